@@ -22,7 +22,7 @@ from myxtts.runs.setup import holds_run
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
-from myxtts.storage.speakers import read_speakers
+from myxtts.storage.speakers import read_speakers, write_speaker_clips
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -105,7 +105,7 @@ def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
     assert not page.run.train()
     assert page.run.trainer is None and page.shown[-1] == "dvae stopped" and page.run.history == {}
     (tmp_path / "vocab.json").write_text("of other recordings, without a checkpoint")
-    write_text(tmp_path / "speaker_clips/index.json", "{}")
+    write_speaker_clips(tmp_path, {"gone": (b"", "en", ())})
     page.run.stop()
     assert not page.run.train() and (tmp_path / "vocab.json").read_text().startswith("{")
     assert [*read_speakers(tmp_path)] == ["high", "low"]

@@ -101,7 +101,7 @@ def test_samples_that_cannot_be_written_stop_nothing(speaking, monkeypatch, capl
     with untraced():
         speaker.on_sample(1)
         monkeypatch.undo()
-        speaker.clips = [dataclasses.replace(clip, id=letter * 79) for clip, letter in zip(speaker.clips, "\u1208a")]
+        speaker.clips = [dataclasses.replace(clip, id=letter * 84) for clip, letter in zip(speaker.clips, "\u1208a")]
         speaker.on_sample(3)
         monkeypatch.setattr("myxtts.runs.samples.reference_of", lambda *_: "gone.wav")
         speaker.on_sample(2)
