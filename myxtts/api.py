@@ -82,7 +82,7 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager that adds a note to a `UserError`. The note translates flags in the message to Python arguments.
+    """Context manager that adds a note to a `UserError` from its block: the Python arguments for flags in the message.
 
     `parser` builds the command's argument parser. None means `myxtts train`; the note then also names YAML settings.
     """
@@ -204,7 +204,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns the settings. If recordings lack texts, calls `transcribe` and returns its result."""
+    """Returns the checked settings. If recordings lack texts, returns the settings or text from `transcribe`."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

@@ -21,8 +21,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. For the
-            shape of a part, it might round differently, and the log of near-silent audio magnifies such differences.
+        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. Calls
+            with smaller shapes might round differently, and the log of near-silent audio magnifies the difference.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """
@@ -40,7 +40,7 @@ class Change(NamedTuple):
 def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, share: tuple[int, int] = (0, 1)) -> Change:
     """Returns random changes for `rows` clips, which depend on the run's `seed` and the batch's `position` in training.
 
-    If `on`, a scalar bool, is False, the changes have no effect. `share` is explained in `draw_rows`.
+    `on` is a scalar bool; if it is False, the returned changes have no effect. `share` is explained in `draw_rows`.
     """
 
     def draw(shape, at):

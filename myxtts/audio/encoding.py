@@ -49,7 +49,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 
 
 class _Disk:
-    """File for libsndfile that keeps the first exception of a write (even `KeyboardInterrupt`), which it would hide."""
+    """File for libsndfile. Stores the first exception of a write, because libsndfile would hide the exception."""
 
     def __init__(self, path):
         self._file, self.error = open(path, "wb", buffering=0), None
@@ -74,9 +74,9 @@ class _Disk:
 class AudioFile:
     """Mono audio file that is written in parts. If the process is killed, the written parts remain.
 
-    `place` is the file to write, e.g. a temporary file. `path` is its final name, shown in messages; the suffix selects
-    the format (WAV and FLAC have 16 bits). `write` resamples from `from_rate`, if given, to `sample_rate` Hz. Raises
-    `AudioError` if the format does not support this rate. Methods raise `OSError` if the disk is full.
+    `place` is the path of the file to write, e.g. of a temporary file. `path` is the final path. Its suffix selects the
+    format, and errors contain it. WAV and FLAC have 16 bits. `write` resamples from `from_rate`, if it is not None, to
+    `sample_rate` (in Hz). Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
@@ -91,7 +91,7 @@ class AudioFile:
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
 
     def write(self, samples: np.ndarray, last: bool = False) -> None:
-        """Adds samples `(S,)`, clipped to [-1, 1]. Raises `AudioError` if not finite. `last` flushes the resampler."""
+        """Adds samples `(S,)`, clipped to [-1, 1]. Raises `AudioError` for NaN or inf. `last` flushes the resampler."""
         samples = self._resampler.resample_chunk(samples, last=last) if self._resampler else samples
         if not np.isfinite(samples).all():
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
@@ -148,7 +148,7 @@ class SoundEncoder:
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)`, clipped to [-1, 1]. Returns b"" if not `is_open`. `last` flushes the resampler."""
+        """Encodes samples `(S,)`, clipped to [-1, 1]. If `is_open`, returns new bytes. `last` flushes the resampler."""
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:

@@ -262,8 +262,8 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
 
 
 def _mpeg_seconds(data):
-    """Returns the total duration in seconds of the MPEG frames in `data`, without the first 8 frames. A frame counts
-    only if another frame begins where it ends, because other bytes may look like the header of a frame."""
+    """Returns the total duration in seconds of the MPEG frames in `data`, without the first 8 frames. Random bytes can
+    look like a frame header. Therefore, a frame counts only if another header directly follows the frame."""
     lengths, position = [], 0
     while header := _MPEG_HEADER.search(data, position):
         (_, second, third), start = header[0], header.start()

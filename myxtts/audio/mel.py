@@ -56,7 +56,7 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`; the normalization to unit area follows Slaney's
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`. Filters of unit area (see `filter_norm`) follow Slaney's
         Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)
@@ -128,7 +128,7 @@ class MelSpectrogram:
         return ops.map(one, blocks)
 
     def _log_mel(self, frames, filter_groups):
-        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`. Filter groups come from `_pooled`."""
+        """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`, with filters from `_pooled`."""
         spec = self.spec
         # The window is at the start of n_fft, not centered, which changes only the phase.
         real, imaginary = ops.rfft(frames * self._window, fft_length=spec.n_fft)
@@ -162,9 +162,9 @@ class MelSpectrogram:
 
 
 def resample(wav: Any, from_rate: int, to_rate: int) -> Any:
-    """Resamples waveforms with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
+    """Resamples waveforms like coqui-tts: with a Hann-windowed sinc, as one strided convolution, eagerly or in a graph.
 
-    Band-limited interpolation (Smith, "Digital Audio Resampling Home Page") with torchaudio's defaults, like coqui-tts.
+    This is Smith's band-limited interpolation ("Digital Audio Resampling Home Page") with torchaudio's defaults.
 
     `wav` is `(B, S)`, and the result `(B, ceil(S * to_rate / from_rate))` float32. Rates are in Hz. They should have a
     large common divisor: if p / q is the reduced ratio of the rates, the kernel size grows with p * q.

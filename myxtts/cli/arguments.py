@@ -129,7 +129,7 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
     """Adds the argument `name`, which selects a model, and the flags `--accept-licence` and `--which`. Appends `more`
-    to the help of `name`, and passes `options` to `add_argument` for `name`."""
+    to the help text of the argument. `options` are further `add_argument` keywords for the argument."""
     model = f"folder of a training run, an imported model or a released XTTS v2, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)
@@ -142,7 +142,7 @@ def add_options(
     computed: Mapping[str, Mapping[str, Any]] = {},
 ) -> dict[str, argparse._ActionsContainer]:
     """Adds the options of a table, such as `OPTIONS["say"]`. Returns the argument groups of the parser by heading.
-    `computed` maps flags to `add_argument` keyword arguments whose values come from Python code, not from the table."""
+    `computed` is `{flag: keyword arguments}` for `add_argument`, in addition to the keyword arguments in the table."""
     groups, rivals, types = {}, {}, {"int": int, "float": float}
     for heading, entries in options.items():
         groups[heading] = parser.add_argument_group(heading) if heading else parser

@@ -17,9 +17,9 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def exits_with_sentence(main: Callable) -> Callable:
-    """Decorates a command's `main` to print errors that a user can fix and to return an exit code for them. The code is
-    `error.exit_code` (default: 2), or 130 after Ctrl-C. If this process is one of several workers, it ends with the
-    exit code instead of returning it."""
+    """Decorates the `main` function of a command. The new function prints errors that a user can fix, without a
+    traceback, and returns `error.exit_code` (default: 2). It returns 130 after Ctrl-C. If there are several workers,
+    the process ends with the exit code instead."""
 
     @functools.wraps(main)
     def wrapped(argv=None):
@@ -53,8 +53,8 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
-    If `makes_folders`, `path` may be a folder, and its parent folders need not exist. An existing file must be empty or
-    begin with `starts`."""
+    If `makes_folders` is true, `path` may be a folder, and its parent folders need not exist. If the file already
+    exists, it must be empty or begin with the bytes `starts`."""
     if path is None:
         return
     require("://" not in path, flag, "a path on this machine", printable(path))

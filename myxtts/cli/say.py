@@ -185,7 +185,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Sets `text` to the positional text, if given. May set `speaker`."""
+    """Raises `UserError` for invalid arguments. Sets `text` to a positional text. Sets `speaker` if it is missing."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

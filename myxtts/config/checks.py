@@ -37,7 +37,7 @@ def say(text: str) -> None:
 
 
 def without_marks(text: str) -> str:
-    """Removes combining marks and `JOINERS`: parts of words in many scripts that do not match a pattern's `\\w`."""
+    """Removes combining marks and `JOINERS`, because `\\w` in a pattern does not match these characters."""
     return "".join(one for one in text if one not in JOINERS and not unicodedata.category(one).startswith("M"))
 
 
@@ -59,8 +59,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` contains its name or
-    `{}`, the message is `hint`, with `{}` replaced by the name. Otherwise, the message quotes the `ImportError`."""
+    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if a package is missing and
+    `hint` contains its name or `{}` (replaced by the name). In other cases, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:

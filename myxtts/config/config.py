@@ -40,8 +40,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with the settings in `values` changed; a value of None changes nothing. For an unknown name,
-        raises `ConfigError` and suggests a similar setting or argument. `beside` lists the caller's other arguments."""
+        """Returns a copy with new `values`, except those that are None. Raises `ConfigError` for an unknown name and
+        suggests a similar setting, or a similar name in `beside`, which lists other arguments of the caller."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -147,7 +147,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
-    Removed settings are ignored if they have their former default, because `config.json` of older runs lists them.
+    Ignores removed settings that have their former default value. The `config.json` of an older run may contain them.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")
@@ -214,7 +214,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes settings equal to their `Default` from `values["data"]`; a run can then adapt them. Returns `values`."""
+    """Removes from `values["data"]` settings equal to their `Default`, which a run may replace. Returns `values`."""
     adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
     if isinstance(data := values.get("data"), dict):
         values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}

@@ -28,7 +28,7 @@ AUTOMATIC = "auto"
 
 @dataclass
 class DeviceOptions(Settings):
-    """Options for devices that apply to one start of a run and are not saved with the run."""
+    """Device options. They apply only to one start of a run, and are not saved with the run."""
 
     group = "devices"
 
@@ -46,7 +46,7 @@ class DeviceOptions(Settings):
 
 @dataclass
 class StartOptions(DeviceOptions):
-    """All options that apply to one start of a run and are not saved with the run."""
+    """All options that apply only to one start of a run, and are not saved with the run."""
 
     config: str | None = setting(None, flag="--config", metavar="FILE", group="training")
     """YAML file or recipe in configs/; other flags override it."""
@@ -146,14 +146,14 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from the arguments `named` of `myxtts.train`, and returns them."""
+    """Removes the start options from `named`, the arguments of `myxtts.train`. Returns the removed options."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def with_named(values: dict, named: Mapping[str, Any]) -> dict:
-    """Returns the nested settings `values`, overridden by the arguments `named` of `myxtts.train`.
+    """Returns the nested settings `values`, overridden by `named`, the arguments of `myxtts.train`.
 
     Ignores arguments that are None. Raises `ConfigError` for an unknown argument.
     """

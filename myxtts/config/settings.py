@@ -69,8 +69,8 @@ def path_text(value: Any) -> Any:
 def typed_value(kind: Any, value: Any, name: str) -> Any:
     """Converts a value from YAML, Python or the command line to the declared type `kind` of a setting.
 
-    Converts lists to tuples, whole numbers and numeric texts to floats, and paths to text. Raises `ConfigError`, whose
-    message contains the setting's `name`, for a value of another type.
+    Converts lists to tuples, whole numbers and numeric texts to floats, and paths to text. Raises `ConfigError` if the
+    value cannot be converted. The message contains the setting's `name`.
     """
     if value is None and NoneType in get_args(kind):
         return None

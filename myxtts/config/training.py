@@ -225,7 +225,7 @@ class TrainingConfig(Settings):
 
     @classmethod
     def hint_for(cls, name: str) -> str:
-        """Returns the hint of `Settings.hint_for`, or the names of the stages' settings if stages have this setting."""
+        """Returns a hint for an unknown setting. If a stage has a setting `name`, suggests `training.STAGE.name`."""
         owners = [stage for stage, entry in STAGES.items() if name in entry.settings.__dataclass_fields__]
         known = " or ".join(f"training.{stage}.{name}" for stage in owners)
         return f" Each stage has its own. Set {known}." if owners else super().hint_for(name)

@@ -49,8 +49,8 @@ def target_width(num_samples: int) -> int:
 def zero_batch(
     rows: int, num_samples: int, num_tokens: int, voice_samples: int = 0, targets: bool = False, prepared: bool = False
 ) -> WaveBatch:
-    """Creates a `WaveBatch` of zeros. Conditioning clips have `voice_samples` samples. If `targets`, `target_wav` is
-    not empty. If `prepared`, the batch has `codes` and an empty `wav`."""
+    """Creates a `WaveBatch` of zeros. Conditioning clips have `voice_samples` samples. If `targets` is true, the batch
+    has a `target_wav`. If `prepared` is true, the batch has `codes` instead of `wav`."""
     wav, codes = (0, num_samples // CODE_STRIDE_SAMPLES) if prepared else (num_samples, 0)
     target = target_width(num_samples) if targets else 0
     widths = (), (wav,), (), (num_tokens,), (), (voice_samples,), (2,), (target,), (), (), (), (codes,)

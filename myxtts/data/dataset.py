@@ -67,10 +67,10 @@ class SpeechDataset:
     def open(cls, config: XTTSConfig, progress: Callable[[int, int], None] | None = None, writes: bool = True) -> Self:
         """Reads, checks and splits the corpora that `config.data` names, and returns the `SpeechDataset`.
 
-        Uses the vocabulary of the resumed run or, in a new run, `data.vocabulary`. If there is neither, trains a
-        vocabulary on the corpus. If `writes`, worker 0 writes files to the checkpoint folder: caches of the check
-        results, and `clips_*.csv`, which list all clips and the reasons for rejections. Calls `progress(done, total)`
-        after each recording. Raises a `UserError`, such as `CorpusError`, if the settings or a corpus cannot be used.
+        A resumed run keeps its vocabulary. A new run uses `data.vocabulary` or, if this is None, trains a vocabulary on
+        the corpus. If `writes`, worker 0 writes two kinds of files to the checkpoint folder: cached check results, and
+        `clips_*.csv` with all clips and the reasons for rejections. Calls `progress(done, total)` after each recording.
+        Raises a `UserError`, such as `CorpusError`, if the settings or a corpus cannot be used.
         """
         language = config.data.language and get_language(config.data.language).code
         config = replace(config, data=replace(config.data, language=language, g2p=_g2p(config)))
@@ -207,8 +207,8 @@ def trained_on(home: Path, config: XTTSConfig) -> set[int]:
 
 
 def _divide(sides, config):
-    """Returns `(train, validation)`. `sides` contains the clips of --train-data and, if given, of --val-data, which are
-    the validation clips. Without --val-data, uses the data set's validation split or else `split_by_hash`."""
+    """Returns `(train, validation)`. `sides` contains the clips of --train-data and, if given, the clips of --val-data,
+    which become `validation`. Without --val-data, uses the data set's validation split, if any, or `split_by_hash`."""
     trained = trained_on(Path(config.training.checkpoint_dir), config)
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
@@ -220,7 +220,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns the range `data.conditioning_seconds`; `repeat` padding caps it at the 95th percentile of clip length."""
+    """Returns `data.conditioning_seconds`; `repeat` padding limits them to the 95th percentile of the clip lengths."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -298,7 +298,7 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
-    """Stores a reference recording of each training speaker in a run's folder. Replaces it if the clips changed.
+    """Stores a reference recording of each training speaker in `folder`. Replaces a recording if its clips changed.
     If there are more than `MOST_SPEAKERS` speakers, omits the speakers with the least speech."""
     by_speaker = defaultdict(list)
     for clip in clips:

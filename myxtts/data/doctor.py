@@ -60,8 +60,8 @@ class Inspection:
         return len(self.accepted) + len(self.rejections)
 
     def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> "Inspection":
-        """Returns a copy of the inspection in which accepted clips have `tokens`. `encode(text, language)` must return
-        `(tokens, reason)`. If `reason` is not None, the text cannot be encoded, and the clip is rejected."""
+        """Encodes the texts of accepted clips to token ids, and returns a copy of the inspection with these ids.
+        `encode(text, language)` must return `(ids, reason)`. If `reason` is not None, the clip is rejected."""
         results = [(clip, *encode(clip.text, clip.language)) for clip in self.accepted]
         refused = [_finding(self.root, clip, "text not usable", fault) for clip, _, fault in results if fault]
         accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
@@ -77,11 +77,11 @@ def check_data(
     progress: Progress | None = None,
     **corpus_options: Any,
 ) -> tuple[Inspection, str]:
-    """Checks a data set as training does. Returns the inspection of `folder`, and the result of `find_leakage`.
+    """Checks a data set as training does. Returns its `Inspection`, and a sentence about leakage (see `find_leakage`).
 
     Args:
         validation: Data set of validation clips; None uses the validation split of `folder`, if there is one.
-        vocabulary: Tokenizer file that must be able to encode the transcripts; None skips this check.
+        vocabulary: Tokenizer file. A clip is rejected if this tokenizer cannot encode its text. None skips this check.
         progress: Called after each checked clip, first for the clips of `folder`, then for those of `validation`.
         corpus_options: Arguments of `load_corpus`, such as `format_name`, for both data sets.
     """
@@ -107,8 +107,8 @@ def inspect_corpus(
 ) -> Inspection:
     """Checks the audio and the transcript of every clip of a corpus. Decodes the audio in `workers` threads.
 
-    Audio is not decoded again if the JSON file `cache_path` has a result for the same `limits`, file size and
-    modification time. If `keeps_cache`, new results are saved in this file. Calls `progress` after each clip.
+    `cache_path` is a JSON file with earlier results. An audio file is decoded again only if its size, its modification
+    time or `limits` has changed. If `keeps_cache`, saves new results in the file. Calls `progress` after each clip.
     """
     key = [6, MODEL_SAMPLE_RATE, *limits]  # 6: version of the cache
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
@@ -135,9 +135,9 @@ def inspect_corpus(
 
 
 def summarize(inspection: Inspection) -> str:
-    """Returns a summary: a line of totals, a line for each reason for rejections or warnings, and the notes.
+    """Returns a summary: a line of totals, a line per reason for rejection, a line per reason for a warning, and notes.
     The line of a reason contains the number of clips and the first clip. If more than half of all clips are rejected
-    for the same reason, its line also contains the `detail` of the first rejection."""
+    for this reason, the line also contains the `detail` of the first rejection."""
     minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
     accepted = f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration})"
@@ -208,7 +208,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from a cache file, or {} if the file is missing, damaged or has another key."""
+    """Returns `{audio path: _Verdict}` from a cache file; {} if it is missing, damaged, or for other settings."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

@@ -34,8 +34,8 @@ LJSPEECH = Archive(**read_toml(__file__, "ljspeech.toml"))
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    An interrupted download leaves `NAME.myxtts-part` next to `folder`. The next call resumes it. Raises `UserError` if
-    the folder is a mount point, and `CorpusError` if it has other files, space is lacking, or the download fails.
+    The next call resumes an interrupted download from its `.myxtts-part` file next to `folder`. Raises `UserError` if
+    `folder` is a mount point. Raises `CorpusError` if it has other files, space is lacking, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():

@@ -57,7 +57,7 @@ class SampleCache:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Callable that loads the `WaveBatch` at a position. Random choices depend only on seed, epoch, batch and row."""
+    """Callable that loads the batch at a position of `order`. Random choices depend on seed, epoch, batch and row."""
 
     clips: Sequence[Utterance]
     order: BatchOrder | SequentialOrder
@@ -141,8 +141,8 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills row `row` of `batch.conditioning`, and of `batch.conditioning_span` if the audio is a part of `clip`.
-        `samples` and `shift` are the results of `_fill_wav`. If the batch contains codes, they are None and 0."""
+        """Fills `conditioning[row]` of `batch`. If this audio is a part of `clip`, also fills `conditioning_span[row]`.
+        `samples` and `shift` are the results of `_fill_wav`, or None and 0 if the batch contains codes."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]

@@ -64,7 +64,7 @@ class PreparedClip(NamedTuple):
 
 
 def shard_name(number: int, shards: int) -> str:
-    """Returns the file name, without suffix, of shard `number` (counted from 0) of `shards` shards."""
+    """Returns a shard's file name without suffix. `number` counts from 0; `shards` is the total number of shards."""
     return f"shard-{number:05d}-of-{shards:05d}"
 
 
@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: fingerprint}` of each clip: the digest of its audio file. For clips in `left_out`, the fingerprint
-            also contains transcript, language and duration limits. A shard is outdated if a fingerprint changes.
+        audio: `{id: fingerprint}` of all clips. The fingerprint is the digest of the clip's audio file. For clips in
+            `left_out`, it also contains text, language and duration limits. If it changes, the shard is outdated.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -131,7 +131,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder contains a shard of a data set with more or fewer than `shards` shards."""
+    """Raises `UserError` if the folder contains shards of a data set that was not divided into `shards` shards."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 

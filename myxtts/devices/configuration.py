@@ -23,7 +23,8 @@ _applied: tuple[DeviceRequest, DevicePlan] | None = None
 def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> DevicePlan:
     """Returns the device plan for the given GPUs. Calls `early_gpu_configuration` if this plan is not yet applied.
 
-    Without arguments, returns the applied plan or, without one, a plan for the first GPU or the CPU, not applied.
+    Without arguments, returns the applied plan. If no plan is applied, returns a plan for the first GPU or, without a
+    GPU, for the CPU, but does not apply this plan.
     """
     pair, plan = (data_gpu, model_gpu), _applied and _applied[1]
     if plan and (pair == (None, None) or plan.is_dual and pair == (plan.data_gpu, *plan.model_gpus)):
@@ -53,9 +54,8 @@ def visible_gpus() -> Sequence[GPU]:
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
     """Divides the visible GPUs equally among `count` workers. Returns the environment variables to set for each worker.
-
-    If the workers use no GPU, the dictionaries are empty. Raises `DeviceError` if there are fewer GPUs than workers.
-    """
+    If the workers use no GPU, for example with `virtual_devices`, the dictionaries are empty. Raises `DeviceError` if
+    there are fewer GPUs than workers."""
     request = device_request(None, None, virtual_devices)
     gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
     if not gpus:
@@ -185,7 +185,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """For a dual plan, sets `CUDA_VISIBLE_DEVICES` and returns True. Returns False if TensorFlow is imported."""
+    """Sets `CUDA_VISIBLE_DEVICES` for a dual plan if TensorFlow is not imported yet. Returns whether it was set."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:

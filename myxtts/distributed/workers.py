@@ -51,7 +51,7 @@ class WorkerLost(UserError):
 
 
 class Workers:
-    """Processes that train one model together. This process is worker `index`; by default, it is the only one."""
+    """Processes that train one model together. This process is worker `index`. By default, there is no other worker."""
 
     def __init__(self, addresses: tuple[str, ...] = ("",), index: int = 0, cluster=None):
         self.addresses, self.index, self._cluster = addresses, index, cluster
@@ -165,7 +165,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends all workers with the exit code `code`. Worker `ended` was the first to end, for the reason `why`."""
+        """Ends all workers with exit code `code`. `why` is the reason, `ended` the index of the first worker to end."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         if ended:  # without worker 0 no message can be sent
@@ -238,7 +238,7 @@ _current = Workers()
 
 
 def current_workers() -> Workers:
-    """Returns the `Workers` that `join_workers` connected; by default, `Workers` of this process alone."""
+    """If `join_workers` was called, returns its result. Otherwise, returns `Workers` with only this process."""
     return _current
 
 
@@ -260,11 +260,11 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     """Runs `myxtts ARGUMENTS --workers … --worker-index N` for each worker and prints the output of all workers.
 
     Each entry of `environments` contains the environment variables to add for one worker. Ctrl-C and SIGTERM are
-    forwarded to all workers. If a worker is lost, all workers end and are restarted, up to `restarts` times. Restarted
-    workers resume from the last checkpoint.
+    forwarded to all workers. If a worker is lost, all workers restart from the last checkpoint, up to `restarts` times.
 
-    Returns `REFUSED_EXIT_CODE` if the first worker that failed could not run with its settings, or `LOST_EXIT_CODE` if
-    a worker was lost. Otherwise, returns the exit code of the first failed worker in worker order, or 0 if none failed.
+    Returns 0 if no worker failed. Returns `REFUSED_EXIT_CODE` if the earliest failure is that a worker cannot run with
+    its settings. Otherwise, returns `LOST_EXIT_CODE` if a worker was lost. If none was lost, returns the exit code of
+    the failed worker with the lowest index.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

@@ -51,7 +51,7 @@ class Sentence:
 
 @dataclass(frozen=True, eq=False)
 class Spoken:
-    """The audio of a test sentence, which is synthesized, recorded or resynthesized (recording -> codes -> audio)."""
+    """Audio of a test sentence: synthesized, recorded, or resynthesized (decoded from the codes of a recording)."""
 
     sentence: Sentence
     seed: int
@@ -133,7 +133,8 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
 
 
 def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns F0's median (Hz) and standard deviation (semitones), None without voiced frames, and their fraction."""
+    """Returns the median (Hz) and standard deviation (semitones) of F0, and the fraction of voiced frames.
+    If no frame is voiced, the median and the standard deviation are None."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
         return None, None, 0.0
@@ -241,6 +242,5 @@ def ends_well(limit: float | None, length: float | None) -> bool:
     """Returns whether a model usually ends its sentences properly, rather than rambling on or stopping early.
 
     `limit` is the fraction of sentences that reach the length limit; up to 0.02 is good. `length` is the duration
-    relative to recordings; 0.75 or more is good. None stands for an unknown value, which is not checked.
-    """
+    relative to recordings; 0.75 or more is good. None stands for an unknown value, which is not checked."""
     return (limit is None or limit <= 0.02) and (length is None or length >= 0.75)

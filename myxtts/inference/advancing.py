@@ -42,7 +42,7 @@ def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) ->
 
 
 def graph_of(function: Callable, signature: list, compiled: bool = False) -> Callable:
-    """Returns a function that takes no arguments and returns the graph of `function`. Its first call traces the graph.
+    """Returns a function that takes no arguments and returns the graph of `function`. The first call traces `function`.
     Calling the graph is faster than calling a `tf.function`, which looks up its graph at every call. For a small
     model, this lookup takes as long as sampling one code. If `compiled` is true, XLA compiles the graph."""
     traced = tf.function(function, input_signature=signature, jit_compile=compiled, autograph=False)
@@ -51,7 +51,7 @@ def graph_of(function: Callable, signature: list, compiled: bool = False) -> Cal
 
 def compiled_advance(first: TransformerBlock) -> Callable:
     """Returns a function `(block, *arguments)` that runs `block.advance(*arguments)` as an XLA program. All blocks
-    share one program, which is traced with the block `first` and receives the weights of `block` as inputs."""
+    share one program, which receives the weights of `block` as inputs. `first` is the block used for tracing."""
 
     def advance(weights, *arguments):
         with keras.StatelessScope(state_mapping=list(zip(first.weights, weights))):
@@ -102,7 +102,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Selects sentences `rows` and cache positions `kept`; zero-pads the cache by `padding` `(before, after)`."""
+        """Returns the state of the sentences `rows` with cache positions `kept`, zero-padded by `(before, after)`."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):

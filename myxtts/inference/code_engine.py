@@ -24,7 +24,7 @@ CACHE_SIZES = (64, 128, 192, 256, 384, 512, 640, 768, 1024)
 
 
 def mark_text(ids: Sequence[int], config: ModelConfig) -> list[int]:
-    """Returns the text input of the GPT: the text ids between the start and the stop token."""
+    """Returns the text input of the GPT: the start token, then `ids`, then the stop token."""
     return [config.start_text_token, *ids, config.stop_text_token]
 
 
@@ -84,8 +84,8 @@ class CodeStream:
             return list(self.codes), self.latents(), self.finished
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
-        """Appends the first `taken` of `codes` `(n,)` and their GPT latents from `states` `(n + 1, width)`. The stream
-        finishes before the code `stop` or at `max_codes` codes. When it finishes, one more latent is appended."""
+        """Appends `codes[:taken]` and their latents `states[:taken]`. `codes` is `(n,)`; `states` is `(n + 1, width)`.
+        The stream finishes before the stop code `stop` or at `max_codes` codes. It then gets one more latent."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)

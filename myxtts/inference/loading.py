@@ -85,8 +85,8 @@ def _check_finite(weights, where):
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """Saves a model with tokenizer, configuration and stored voices to a folder that `myxtts.load` can load.
 
-    Recordings of a run's training speakers are not copied; a warning says so. Raises `UserError` if `model.preset` is
-    None, if a weight is not finite, or if the folder is not empty or cannot be written.
+    If the model was loaded from a folder with recordings of speakers, logs a warning, and does not copy the recordings.
+    Raises `UserError` if `model.preset` is None, a weight is not finite, or `folder` is not empty or not writable.
     """
     folder = Path(folder)
     if model.preset is None:

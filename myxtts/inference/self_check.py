@@ -70,7 +70,7 @@ class Calibration(NamedTuple):
 
     @classmethod
     def read(cls, folder: str | Path) -> Self | None:
-        """Loads the calibration of the model in `folder`; returns None if the model has none."""
+        """Loads the calibration of the model in `folder`; returns None if the folder contains no calibration."""
         path = Path(folder) / CONFIDENCE_FILE
         return cls(**read_json(path)) if path.is_file() else None
 

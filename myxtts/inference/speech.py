@@ -193,8 +193,8 @@ class Speech(Spoken):
     def save(self, path: str | Path, sample_rate: int | None = None) -> None:
         """Saves the audio as 16-bit WAV, 16-bit FLAC, MP3 or Ogg, depending on the suffix of `path`.
 
-        Resamples to `sample_rate`, 8000 to 96 000 Hz. Raises `UserError` for a wrong suffix or rate and failed writes.
-        """
+        Resamples to `sample_rate`, 8000 to 96 000 Hz; None keeps the rate. Raises `UserError` if the suffix or the rate
+        is not allowed, or writing fails."""
         rate = self.sample_rate if sample_rate is None else sample_rate
         fits = isinstance(rate, int | np.integer) and 8000 <= rate <= 96000
         require(fits, "sample_rate", "a whole number from 8000 to 96000", brief(rate))

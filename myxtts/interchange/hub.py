@@ -198,7 +198,7 @@ def check_digest(source: str, path: Path):
 def push(model: Any, target: str, private: bool = False, licence: str | None = None) -> str:
     """Uploads an `XTTS`, its voices and a model card, and returns the URL of the repository on the hub.
 
-    Creates the repository, or deletes its old checkpoints and voices. Does not upload local paths or recordings.
+    Creates the repository if necessary, and replaces its checkpoints and voices. Uploads no local paths or recordings.
 
     Args:
         target: Name of the repository, `hf://owner/name[@branch]`.

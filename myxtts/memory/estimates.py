@@ -1,10 +1,10 @@
 """Estimates the memory needed to train the GPT and the DVAE from `ModelConfig`, without TensorFlow.
 
 Weights are counted exactly, layer by layer. Activations are the tensors of the forward pass that the backward pass
-reads. Docstrings and comments list these tensors, with W for the model width. With XLA, the GPT is assumed to store
-only the inputs of its blocks, as it does on GPUs. Estimates of other stages ignore XLA. Memory can peak at three points
-of a step: when the backward pass starts (all activations are stored), when it reaches the conditioning encoder, and at
-the update (all gradients are stored). `utilities/benchmarks/memory_estimate.py` compares estimates with measured peaks.
+reads. Docstrings and comments list these tensors, with W for the model width. With XLA on a GPU, the GPT stores only
+the inputs of its blocks; this is assumed for CPUs too. Estimates of other stages ignore XLA. Memory can peak at three
+points of a step: when the backward pass starts (all activations are stored), when it reaches the conditioning encoder,
+and at the update (all gradients are stored). `utilities/benchmarks/memory_estimate.py` checks the estimates.
 """
 
 import math
@@ -45,7 +45,7 @@ class Shapes:
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
         """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
-        `data.static_shapes`, all batches have the maximum number of text tokens and, if it is set, of mel frames."""
+        `data.static_shapes`, texts have the maximum length, and so have clips if `data.max_mel_frames` is set."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
             limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE
@@ -270,7 +270,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the DVAE. Uses only precision, accumulation and EMA of `optimizations`."""
+    """Estimates the memory needed to train the DVAE. Only precision, accumulation and EMA of `optimizations` matter."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

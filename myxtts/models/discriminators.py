@@ -96,7 +96,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divisor of the papers' channel counts, of which at least 4 are left. A larger one speeds up training.
+        divisor: Divides the papers' channel counts; the results are at least 4. A larger divisor speeds up training.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

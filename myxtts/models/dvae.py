@@ -42,7 +42,7 @@ class VectorQuantizer(Layer):
 
         `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
-        Returns `count` `(num_codes,)`, the number of vectors with each code, and `sum` `(num_codes, width)`, their sum.
+        Returns a dictionary with `count` `(num_codes,)` and `sum` `(num_codes, width)` of the vectors with each code.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))

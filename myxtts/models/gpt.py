@@ -51,7 +51,7 @@ def teacher_forcing(
 ) -> TeacherForcing:
     """Creates training inputs and targets from text tokens and codes.
 
-    Unlike in the reference implementation, attention sees the text's `[STOP]` in training too, not only in synthesis.
+    Attention sees the text's `[STOP]`, as it does in synthesis. The reference implementation hides it in training.
 
     `text` is `(B, L)` and `codes` `(B, C)` int32; the values of padding do not matter. `text_lengths` and
     `code_lengths`, `(B,)` int32, are the lengths without padding.
@@ -295,7 +295,7 @@ def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tens
     """Samples the next code of each sentence, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
 
     `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. At a temperature
-    below 1e-6, the most likely code is chosen, after the repetition penalty.
+    below 1e-6, the noise is ignored: the code with the highest logit after the repetition penalty is chosen.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")

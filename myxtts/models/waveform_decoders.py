@@ -25,7 +25,7 @@ class WaveformDecoder(Layer):
     """Base class of decoders, which generate audio `(B, S)` from latents `(B, n, width)` and speaker vectors `(B, D)`.
 
     Audio is float32 at 24 kHz. Latents are interpolated to frames of `hop_length` samples. For streaming, frames can be
-    decoded in parts. The output includes the audio of padding, which follows the `num_frames(n)` frames of a sentence.
+    decoded in parts. The audio of padding is not cut off: a sentence of `m` latents ends after `num_frames(m)` frames.
     """
 
     code_stride = CODE_STRIDE_SAMPLES
@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        `frames` may be a part of a sentence. The audio is equal to that of the whole sentence, except in the first
-        `history_frames` (unless the sentence starts there) and the last `lookahead_frames` (unless it ends there).
+        If `frames` is a part of a sentence, its audio equals this part of the sentence's audio, except in the first
+        `history_frames` (unless the part is the start) and the last `lookahead_frames` (unless the part is the end).
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """
@@ -130,7 +130,7 @@ class HifiganGenerator(WaveformDecoder):
     Args:
         width, speaker_width: Width of latents and of speaker vectors.
         channels: Channels of the first convolution; each stage halves them.
-        upsampling: Factor and kernel size of each stage's transposed convolution. The factors multiply to `hop_length`.
+        upsampling: Factor and kernel size of each transposed convolution. The product of the factors is `hop_length`.
         kernel_sizes: Kernel size of each residual stack in a stage; the outputs of the stacks are averaged.
         dilations: Dilation of each residual step in a stack, as in `ResidualStack`.
     """

@@ -35,7 +35,7 @@ SUMS_MB, REPEATS, MESSAGES = (1, 4, 16, 64, 256), 5, 50
 def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequence[str] = ()) -> dict[str, Any]:
     """Examines the machine and configures TensorFlow; returns findings as JSON types, with None for unknown values.
 
-    Measures training speed for `seconds` (0: not at all), the free space in `folder`, and read speed with `data_files`.
+    Measures training speed for `seconds` (0: not at all), free disk space in `folder`, and read speed of `data_files`.
     """
     config = replace(config, model=replace(config.model, num_text_tokens=config.data.vocabulary_size))
     ram, cpu, disks = read_memory(), read_processor(), [probe_files(folder, ())]

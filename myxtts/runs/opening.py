@@ -141,7 +141,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns the trainer of a stage and the chief's callbacks, which write logs and samples ([] for other workers)."""
+    """Returns a stage's trainer and a list of callbacks that write logs and samples; only the chief gets callbacks."""
     speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)

@@ -34,10 +34,8 @@ TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bia
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings: for a new run, from the model in --init-from; for a resumed run, from the run's folder.
-
     Returns the complete settings, with absolute paths, and the stored settings (None for a new run). Raises `UserError`
-    if --init-from lacks a needed part, or if a resumed run is given another --init-from, --tune or LoRA option.
-    """
+    if --init-from lacks a needed part, or if --init-from, --tune or a LoRA option contradicts the stored settings."""
     training = config.training
     source = training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
@@ -83,7 +81,8 @@ def _refuse_other_origin(config):
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages in --tune. By default, returns --stage if tunable, else all stages with `tuned_with_all`."""
+    """Returns the stages in --tune. Without --tune, returns the stage in --stage. If --stage is `all` or a stage that
+    cannot be fine-tuned, returns all stages that have `takes_init_from` and `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -111,7 +110,8 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies `parts` (see `source_parts`) into a run as step 0, finished unless tuned. A new run also gets voices."""
+    """Copies the checkpoints `parts` (see `source_parts`) into a run as step 0. Stages that are not fine-tuned are
+    marked as finished. If `is_new`, also copies the voices of the model in --init-from."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     for name, store in parts.items():
         step = run_folder.chosen_step(store, name)
@@ -189,8 +189,8 @@ def _continued(config, began):
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the shape and sampling settings of the model in --init-from. If `config` has no vocabulary
-    or no g2p setting, takes the model's. Raises `CheckpointError` if the model lacks a needed part, and `ConfigError`
-    if the settings do not fit the model."""
+    or no g2p setting, that of the model is used. Raises `CheckpointError` if the model lacks a needed part,
+    and `ConfigError` if the settings do not fit the model."""
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     if source.resolve() == home.resolve():
         raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Choose another.")

@@ -138,8 +138,8 @@ class Run:
         """Synthesizes a text with the best checkpoint.
 
         Args:
-            voice: Voice as in `Synthesizer.speak`. By default, `runs.samples.held_out_voice` selects recordings.
-            language: Language code or name. If `voice` is None too, the default is the language of these recordings.
+            voice: Voice as in `Synthesizer.speak`. If None, `runs.samples.held_out_voice` selects recordings.
+            language: Language code or name. If `language` and `voice` are None, that of the recordings is used.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -161,7 +161,7 @@ class Run:
         return self._synthesizer.speak(text, voice, language, seed=seed, **options)
 
     def stop(self):
-        """Stops training in another thread: `train` finishes the current step, writes a checkpoint and returns."""
+        """Stops the training that another thread runs: `train` finishes the step, writes a checkpoint and returns."""
         self._stop.set()
 
     def train(self, guard: Callable[..., AbstractContextManager] = nullcontext) -> bool:

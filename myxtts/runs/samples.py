@@ -173,7 +173,7 @@ class SampleWriter(Callback):
 
 
 class SampleSpeaker(SampleWriter):
-    """Writes synthesized validation sentences. The voice is taken from a training clip of the same speaker, if any.
+    """Synthesizes texts of validation clips as samples. `reference_of` selects the recording that provides the voice.
 
     `make_synthesizer()` is called for each set of samples, and returns a synthesizer with the current weights.
     """
@@ -353,7 +353,7 @@ class SpeechJudge:
         return {"score": score + (not ends_well(found["limit"], found["length"])) * UNENDED_SCORE, **values}
 
     def _measure_own(self):
-        """Measures this worker's sentences. Returns `[id, metrics]` lists for synthesized and for recorded audio."""
+        """Measures this worker's sentences. Returns two lists of `[id, metrics]`: for synthesis and for recordings."""
         own = self._sentences[self._workers.index :: self._workers.count]
         spoken, recorded = speak_all(self._make_synthesizer(), own, [self._seed]), ()
         if self._trusts_recognizer is None:

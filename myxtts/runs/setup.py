@@ -91,7 +91,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` for an invalid --tune, and if a new run has --tune or --lora-rank without --init-from."""
+    """Raises `ConfigError` if --tune is invalid, or if a new run has --tune or --lora-rank without --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
@@ -107,8 +107,8 @@ def check_tuning(training: TrainingConfig, is_new: bool) -> None:
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    Sampling settings of `config` that differ from the defaults are kept. If --init-from is `base`, all are kept.
-    Lowers default clip limits that exceed the model's limits. Raises `ConfigError` if other clip limits exceed them.
+    If --init-from is `base`, keeps all sampling settings of `config`, else only those that differ from the defaults. A
+    clip limit above the model's limit is lowered if it has its default value, and raises `ConfigError` otherwise.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -181,7 +181,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Returns `config` with a training set: LJSpeech if `download`, else the given one, else the sample corpus."""
+    """Returns `config` with a training set: LJSpeech if `download`, else `data.train_data`, else a sample corpus."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -290,9 +290,9 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     result, cuts nothing and returns a description of the planned work instead.
 
     The text of a recording comes from the subtitle file of the same name. If there is none, the speech recognizer
-    `evaluation_recognizer` (default: Whisper base) transcribes the recording. Each folder of recordings is a speaker; a
-    single recording is a speaker named after the file. Unusable recordings are reported and skipped. Raises `UserError`
-    if the recognizer cannot be used, no clip could be made, or the run's folder is among the recordings.
+    `evaluation_recognizer` (default: Whisper base) transcribes the recording. Each folder counts as a speaker. If only
+    one file is given, the speaker is named after it. Unusable recordings are reported and skipped. Raises `UserError`
+    if the recognizer cannot be used, no clip could be made, or the run's folder is in the folder of the recordings.
     """
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())

@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Sets the file name of an `OSError` in a `with` block to `path`, if it has no file name or that of `temporary`."""
+    """If an `OSError` in a `with` block names no file or the file `temporary`, changes its file name to `path`."""
     try:
         yield
     except OSError as error:
@@ -173,8 +173,8 @@ def _claim(descriptor, path):
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
     """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
 
-    `name` is a glob pattern for the first 40 characters of the final file name. If `kind` is "", keeps old versions of
-    replaced folders. Without file locks, the caller must make sure that no process writes to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final file name. Also removes old versions of replaced
+    folders, unless `kind` is "". Without file locks, the caller must make sure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -223,8 +223,8 @@ def append_line(path: AnyPath, line: str) -> None:
 
 
 def read_csv(path: AnyPath) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file that begins with column names, or [] without the file. A spreadsheet may have
-    saved it with semicolons, or not in UTF-8: bytes that cannot be decoded are replaced."""
+    """Returns the rows of a CSV file as `{column name: text}`; [] if the file does not exist. Recognizes semicolons as
+    separators, which spreadsheet programs may write. Replaces bytes that cannot be decoded as UTF-8."""
     text = Path(path).read_text("utf-8-sig", errors="replace") if Path(path).is_file() else ""
     delimiter = ";" if ";" in text.partition("\n")[0] else ","
     return list(csv.DictReader(io.StringIO(text), delimiter=delimiter, restval=""))
@@ -303,7 +303,7 @@ def locked_folder(folder: Path, busy: str) -> Iterator[None]:
 
 
 def lock(descriptor: int, is_shared: bool = False) -> None:
-    """Locks a file or folder until `descriptor` is closed. Raises `BlockingIOError` if other locks do not allow it."""
+    """Locks a file or folder until `descriptor` is closed. Raises `BlockingIOError` if another lock conflicts."""
     fcntl.flock(descriptor, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
 
 

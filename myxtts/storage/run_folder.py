@@ -55,7 +55,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if `which` is "best", `JUDGED` has `part`, and a best step is known; else the last step."""
+    """Returns the best step if `which` is "best", `part` is in `JUDGED` and that step is known; else the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -85,8 +85,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Returns a run's settings from `config.json`, but `data.g2p` and the shapes of DVAE and GPT from the GPT's newest
-    checkpoint. If one of these sources is missing, uses the other. If both are missing, raises `CheckpointError`."""
+    """Returns a run's settings from `config.json`, with `data.g2p` and the shapes of DVAE and GPT taken from the GPT's
+    newest checkpoint. If one of these sources is missing, uses the other. If both are, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))
@@ -118,7 +118,7 @@ def vocabulary_path(folder: Path) -> Path:
 def own_run_folder(folder: AnyPath) -> Iterator[Path]:
     """Creates a run's folder if necessary, locks it in a `with` block, and yields it. Cleans up after killed runs.
 
-    If the block raises a `UserError`, deletes a folder created here if it contains only a log. Raises `CheckpointError`
+    After a `UserError` in the block, deletes the folder if it is new and has only a log. Raises `CheckpointError`
     if the folder cannot be written to, is in use by another run, or contains links in place of a run's files.
     """
     folder = require_kind(Path(folder), "--checkpoint-dir", HOMES, "a folder to write to")

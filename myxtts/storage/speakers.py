@@ -65,7 +65,7 @@ def read_speakers(folder: AnyPath) -> dict[str, StoredSpeaker]:
 
 
 def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
-    """Returns the stored voice `name`. If there is none, raises `CheckpointError` with similar names."""
+    """Returns the stored voice `name`. If there is none, raises a `CheckpointError` that lists similar names."""
     name = composed(name)
     if not (speakers := read_speakers(folder)):
         rule = "--speaker needs a model that comes with voices"
@@ -89,7 +89,7 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the training speaker if there is only one, else a bundled voice (in `language` if possible), or None."""
+    """Returns the only training speaker, or None. For the bundled model, returns a voice, preferably in `language`."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

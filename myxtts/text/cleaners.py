@@ -87,9 +87,9 @@ def plain_letter(letter: str) -> str:
 def split_sentences(text: str, language: str) -> list[str]:
     """Splits written text into sentences at their end marks, and strips white space.
 
-    A full stop does not end a sentence if it follows an abbreviation or an initial (`J. R. R.`), or a number in a
-    language that writes ordinals with a full stop. If a sentence begins with a capital, a full stop before a lower-case
-    letter does not end it either. Raises `ValueError` if the language is not supported.
+    A full stop does not end a sentence after an abbreviation, after an initial (`J. R. R.`) or, in languages that write
+    ordinals with a full stop, after a number. In a sentence that begins with a capital, a full stop before a lower-case
+    letter does not end the sentence. Raises `ValueError` if the language is not supported.
     """
     language = get_language(language)
     sentences, start = [], 0
@@ -117,8 +117,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut in the second half of the limit: after the last clause mark there, or else at the last space there outside
-    notation such as `3 May`. Without either, it is cut at the last space that fits or, without spaces, at the limit.
+    is cut after the last clause mark in the second half of these characters. If there is none, it is cut at the last
+    space in this half that is not within notation such as `3 May`, else at the last space, else at the limit.
     Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars

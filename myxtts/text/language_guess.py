@@ -23,8 +23,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
     """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
 
     If the letters fit `language` (None: English), or `language` is not supported, returns `language` and `""`. If the
-    letters fit exactly one other language, returns that one. If they fit several, `identify_language` may select one by
-    the words; languages in `among` (the model's) are preferred. If several or none remain, returns `language`.
+    letters fit one other language, returns that language. If they fit several, `identify_language` may select one by
+    the words. The model's languages, `among`, are preferred. If several languages or none remain, returns `language`.
     """
     code, texts = language or "en", [*texts]
     try:

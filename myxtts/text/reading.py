@@ -44,7 +44,7 @@ class Reader(NamedTuple):
     """Languages to convert to phonemes, as returned by `g2p.g2p_codes`."""
 
     def read(self, text: str, language: str) -> str:
-        """Returns the text to tokenize. Replaces all unknown characters, or none if one of them has no replacement.
+        """Returns the text to tokenize. Replaces unknown characters only if each of them has a replacement.
         Raises `UserError` if a package for the language is not installed."""
         cleaned = written(text, language, self.g2p)
         if "[" in cleaned:
@@ -57,7 +57,7 @@ class Reader(NamedTuple):
         return replaced if self.characters.issuperset(replaced) else cleaned
 
     def tagged(self, read: str, language: str) -> str:
-        """Returns the tokenizer's input: the language tag, then `read` (from `Reader.read`) with `SPACE` for spaces."""
+        """Returns the language tag plus the text `read` (see `Reader.read`), with each space replaced by `SPACE`."""
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:
@@ -67,7 +67,7 @@ class Reader(NamedTuple):
         return sorted(set(missing) - known)
 
     def fault(self, read: str, language: str) -> str | None:
-        """Returns a message if `read` (from `Reader.read`) has no letters, or most letters lack a token; else None."""
+        """Returns a message if text `read` (see `Reader.read`) has no letters or too few known letters, else None."""
         letters = [character for character in read if character.isalnum()]
         known = sum(letter in self.characters for letter in letters)
         if not known:
@@ -92,10 +92,10 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of a long sentence.
 
-        A piece has at most `longest` characters, both as written and with notation expanded to words. If a word of the
-        paragraph is longer, the limit is the length of this word. The limit never exceeds `Language.char_limit`.
-        Pieces are split further until `fits(spoken(piece))` is True for each piece. Pieces that the model cannot speak
-        (see `fault`) are dropped.
+        A piece has at most `longest` characters, both as written and with notation expanded to words. In a paragraph
+        that contains a longer word, the limit is the length of the longest word. No limit exceeds
+        `Language.char_limit`. Pieces for which `fits(spoken(piece))` is False are split further. Pieces that the model
+        cannot speak (see `fault`) are dropped.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)

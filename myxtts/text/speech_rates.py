@@ -84,7 +84,7 @@ def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> di
 
 
 def _fit(clips):
-    """Fits a `SpeechRate` to array rows `(spoken length, seconds, number of characters)`. Its times are at least 0."""
+    """Fits a `SpeechRate` with `pause_seconds >= 0` to rows `(spoken length, seconds, number of characters)`."""
     lengths, seconds, written = clips.T
     slope, start = np.polyfit(lengths, seconds, 1) if np.ptp(lengths) else (0.0, 0.0)
     if slope <= 0 or start < 0:

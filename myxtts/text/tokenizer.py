@@ -166,9 +166,9 @@ class XTTSTokenizer:
     straight quotes, € by "euro") or removed if silent (emoji). If any unknown character of a text has no replacement,
     all unknown characters of the text become `[UNK]`; `check` reports this case.
 
-    Texts in the languages `g2p` are converted to phonemes. If `g2p` contains `"espeak"`, texts in all languages without
-    phoneme rules are converted too. Instances are immutable and thread-safe. Methods except `check` and
-    `encode_checked` raise `ValueError` for an unsupported language.
+    The argument `g2p` lists the languages whose texts are converted to phonemes. If it contains `"espeak"`, texts in
+    all languages without phoneme rules are converted too. Instances are immutable and thread-safe. Methods except
+    `check` and `encode_checked` raise `ValueError` for an unsupported language.
     """
 
     def __init__(self, vocabulary: Vocabulary, g2p: Iterable[str] = ()):
@@ -206,9 +206,9 @@ class XTTSTokenizer:
 
         The ids are `[STOP]` 0, `[UNK]` 1, `[SPACE]` 2, `[START]` 3, then tags, characters and merges.
 
-        `vocab_size` is the maximum number of tokens, unless control tokens, tags and characters alone exceed it. Texts
-        in the languages `g2p` are converted to phonemes. Raises `ValueError` if the corpus has no text, or if there
-        are no phoneme rules for a language in `g2p`.
+        Merges are added until there are `vocab_size` tokens, or until no pair of tokens occurs twice. `g2p` lists the
+        languages whose texts are converted to phonemes. Raises `ValueError` if the corpus has no text, or if there are
+        no phoneme rules for a language in `g2p`.
         """
         g2p = g2p_codes(g2p)
         texts, codes = _clean_corpus(texts_with_languages, g2p)
@@ -222,7 +222,7 @@ class XTTSTokenizer:
         return cls(Vocabulary.parse(tokenizer.to_str(), "just trained"), g2p)
 
     def with_g2p(self, languages: Iterable[str]) -> Self:
-        """Returns a copy that converts only these languages to phonemes. For errors raised, see `g2p_codes`."""
+        """Returns a copy that converts only texts in `languages` to phonemes. Raises the errors of `g2p_codes`."""
         return type(self)(self._vocabulary, languages)
 
     def extend(self, texts_with_languages: Corpus, num_new_tokens: int = 256) -> Self:
@@ -295,8 +295,8 @@ class XTTSTokenizer:
         return [] if fault else self.encode_read(read, language.code), fault
 
     def fault(self, read: str, language: str, max_tokens: int | None = None) -> str | None:
-        """Returns why the model cannot speak `read`, a text returned by `Reader.read`: too few known letters,
-        or more than `max_tokens` ids. Returns None if it can speak the text; a few unknown characters are allowed."""
+        """Returns a message if `read`, a text returned by `Reader.read`, has too few known letters or more than
+        `max_tokens` ids. Otherwise returns None: the model can speak the text. A few unknown characters are allowed."""
         if max_tokens is not None and (count := len(self.encode_read(read, language))) > max_tokens:
             return f"text too long: {count} tokens, at most {max_tokens}"
         return self.reader.fault(read, language)

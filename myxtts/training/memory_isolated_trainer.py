@@ -50,7 +50,7 @@ class MemoryIsolatedDualGPUTrainer(XTTSTrainer):
 
         Args:
             dataset: Data set on the host. Later `map` or `batch` calls on the result move elements back to the host.
-            prefetch_buffer_size: Number of batches to prefetch; None means as many as in training.
+            prefetch_buffer_size: Number of batches to prefetch; None means the number that training prefetches.
         """
         if prefetch_buffer_size is None:
             prefetch_buffer_size = prefetch_depth(self.config, self.plan, self.stage.name)

@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Sets `best` and returns True if `by` is the criterion `best_by` and `value` is its lowest value so far."""
+        """Sets `best` and returns True if the criterion `by` equals `best_by` and `value` is the new minimum."""
         is_less = self.best is None or value < self.best[0]
         if by != self.best_by or not math.isfinite(value) or not is_less:
             return False
@@ -101,7 +101,7 @@ class TrainingState:
 
     def restore(self, step: int, saved: dict, where: str) -> None:
         """Sets `step`, and restores the fields in `saved` (from `as_dict`). `where` names the checkpoint in errors.
-        Raises `CheckpointError` if the state is missing or damaged, or if earlier stages (except `follows`) changed."""
+        Raises `CheckpointError` if the state is missing or damaged, or if an earlier stage not in `follows` changed."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -120,9 +120,9 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`. Returns `dataset` with a batch order, which continues the order in `record` unless it is None.
-        If the validation clips or earlier stages have changed, also resets `best` and early stopping, because old and
-        new losses are not comparable."""
+        """Sets `clips`. Returns `dataset` with the batch order to train on. If `record` is not None, this batch order
+        continues the order in `record`. Resets `best` and early stopping if the validation clips or earlier stages
+        have changed, because old and new losses are then not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -155,7 +155,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields log messages about settings and versions that changed since a checkpoint (state `saved`, path `where`)."""
+    """Yields log messages about settings and versions that changed since checkpoint `where`, whose state is `saved`."""
     before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -181,10 +181,10 @@ class OrderedClips:
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        JSON: `start` is this order's first batch in the current epoch. A run with the same clips and batches rebuilds
-        the order from `start`. `cut` is the batch at `position`. A run with other clips or batches continues at `cut`.
-        Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` (uint8) is 1 for clips that the epoch
-        used before `start`; `heard` (uint8) is 1 for clips that it used before `cut`.
+        JSON: `start` describes this order's first batch in the current epoch. A run with the same clips and batches
+        rebuilds the order from `start`. `cut` describes the batch at `position`. Other runs continue at `cut`.
+        Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` (uint8) is 1 for clips used in the
+        epoch before `start`. `heard` (uint8) is 1 for clips used in the epoch before `cut`.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -195,7 +195,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns where to continue the order in `record`, and a warning if clips or batches changed, else None."""
+        """Returns the `EpochStart` that continues the order in `record`, and a warning (None if nothing changed)."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -272,7 +272,7 @@ class Checkpointer:
 
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0). Raises
-        `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and has no trained weights."""
+        `CheckpointError` if the checkpoint is unusable, or if another run's `store` has no trained checkpoint."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)

@@ -60,7 +60,7 @@ def folded(line: str, width: int = 0) -> str:
 
 
 def folded_on_terminal(text: str, stream: TextIO) -> str:
-    """Wraps a text if `stream` is a terminal. On a terminal with colors, colors `Error` or `WARNING` at the start."""
+    """Wraps a text if `stream` is a terminal. In color terminals, an initial `Error` or `WARNING` becomes red."""
     if not stream.isatty():
         return text
     text = "\n".join(map(folded, text.split("\n")))

@@ -75,12 +75,12 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Returns whether segment durations fit the lengths of the texts much better than if the texts are reordered.
+    """Returns whether the segments' durations fit the lengths of the texts much better than those of reordered texts.
 
-    False means that `atoms`, the result of `align`, are probably wrong. Returns True for too few texts to decide. Texts
-    of similar lengths, such as verses, must only fit as correct texts do, within 1.4 standard errors of their mean.
-    `starts` and `ends` are the times of the segments, `(N,)` seconds. `num_pieces` is the number of texts.
-    """
+    False means that `atoms`, the result of `align`, are probably wrong. Returns True if there are too few texts to
+    decide. Texts of similar lengths, such as verses, fit in any order. The result is therefore also True if the misfit
+    is less than 1.4 standard errors above its expected value for correct texts. `starts` and `ends` are the times of
+    the segments, `(N,)` seconds. `num_pieces` is the number of texts."""
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < 12 or len(paired) < 4:
         return True

@@ -77,7 +77,7 @@ class Segment:
 
 
 def measure_clip(survey: Survey, start: int, end: int, num_letters: int) -> ClipFacts:
-    """Measures the clip in frames `[start, end)`, whose text has `num_letters` letters and digits."""
+    """Measures a clip, which consists of frames `[start, end)`. Its text has `num_letters` letters and digits."""
     levels = survey.levels_db[start:end]
     level, noise = _level_and_noise(survey, start, end)
     frames = max(1, round(0.05 / survey.frame_seconds))
@@ -112,7 +112,7 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
-    """Returns "" if frames `[start, end)` may be speech, or a message that their level is too steady for speech."""
+    """Returns a message if the level of frames `[start, end)` is too steady for speech, otherwise ""."""
     if (end - start) * survey.frame_seconds < 1.3:
         return ""
     dynamics = _dynamics(survey, start, end)

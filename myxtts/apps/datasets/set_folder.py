@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks about `share` of the clips for validation, in blocks, because consecutive clips are similar."""
+        """Marks a fraction `share` of the clips for validation, in whole blocks because nearby clips are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -82,7 +82,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Updates a recording in the CSV file `name`: removes lines that begin with `start`, and appends `lines`."""
+        """Replaces a recording's lines, which begin with `start`, in the CSV file `name` with the header `columns`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns the number of doubtful texts of `speaker` and the worst of these texts as lines; [] if there are none."""
+    """Describes the doubtful texts of `speaker` in lines: their number, then the worst ones. [] if there are none."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
@@ -197,7 +197,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Returns a minute of a recording for the report: start, (kind, x, width, text) boxes, and SVG waveform points."""
+    """Draws a minute of a recording. Returns the start time, `(kind, x, width, text)` of boxes, and an SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

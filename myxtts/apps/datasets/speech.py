@@ -150,7 +150,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits `segments` `(N, 2)` longer than `max_seconds` at every frame that is the quietest within ±0.5 s."""
+    """Cuts segments, `(N, 2)`, that are longer than `max_seconds`, at every frame that is the quietest in ±0.5 s."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

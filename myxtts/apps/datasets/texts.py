@@ -228,7 +228,7 @@ def _fit(times, starts, ends):
 
 
 def _signals(starts, ends, seconds):
-    """Returns two signals, `(T,)` at `_RATE` Hz. The first is zero-mean activity; the second has pulses at `starts`."""
+    """Returns two `(T,)` signals at `_RATE` Hz: activity (0 or 1) minus its mean, and smooth pulses at `starts`."""
     size = int(np.ceil(seconds * _RATE)) + 1
     begins, finishes = (
         np.bincount(np.clip((edges * _RATE).astype(int), 0, size), minlength=size + 1)[:size].astype(float)
@@ -259,7 +259,7 @@ def _peaks(times, speech):
 
 
 def _fit_line(times, starts, offset, drift):
-    """Refines `offset` and `drift` so that cues and speech start together. Returns both and the fraction of matches."""
+    """Aligns starts of cues and speech. Returns the refined `offset` and `drift`, and the fraction of matching cues."""
     cues = times[:, 0]
     late_by = lambda: _nearest(cues * (1 + drift) + offset, starts)
     for near in (1.0, 0.6, 0.4, 0.25, 0.25, 0.15, 0.15):

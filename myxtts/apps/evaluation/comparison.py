@@ -1,4 +1,4 @@
-"""Metrics of an evaluation: measured sentences, confidence intervals, differences and the best model.
+"""Comparison of models in an evaluation: metrics, confidence intervals, differences and the best model.
 
 The statistics treat sentences as independent, and syntheses of the same sentence with several seeds as dependent.
 """
@@ -189,7 +189,7 @@ class Comparison:
         return [difference(row) for row in others]
 
     def difference(self, first: Row, second: Row, metric: Metric) -> Estimate | None:
-        """Estimates `second` minus `first` for a metric on common sentences; returns None without common sentences."""
+        """Estimates `second` minus `first` for a metric on sentences that both have. Returns None if there are none."""
         a, b = first.parts(metric.name), second.parts(metric.name)
         both = [key for key in a if key in b]
         pair = (tuple(np.array([parts[key] for key in both]).T) for parts in (a, b))

@@ -82,7 +82,7 @@ def _bars(estimates):
 
 
 class Line(NamedTuple):
-    """Line of a results table: a metric, the text of each cell, and the estimate behind each text."""
+    """Line of a results table: a metric, the texts of the cells, and the estimates that the cells show."""
 
     metric: Metric
     cells: list[str]

@@ -52,12 +52,12 @@ def choose_sentences(
     """Chooses the test sentences, which are the same for all models and folders of audio files in `judged`.
 
     Args:
-        data: Data set with recordings (default: the data set of the first run whose data still exist).
+        data: Data set with recordings. The default is the data set of the first run whose data still exist.
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of clips without a language (default: that of the first run that sets one).
-            If no run sets a language, the language of each clip is detected, and `texts` are assumed to be in the
-            language of a run's speakers or, if that is unknown, in English.
+        language: Language of `texts` and of unlabeled clips. The default is `data.language` of the first run that
+            sets it. Otherwise, clip languages are detected; `texts` are in the language of a run's speakers or English.
+        count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
     Raises `UserError` if there are no sentences, or no voices.
@@ -97,8 +97,8 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
     If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
-    run rejected are left out. A sentence's voice is the longest other clip of its speaker and language, preferably a
-    training clip, or the sentence's clip if there is no other. Raises `UserError` if no clip is held out and readable.
+    run rejected are left out. Each sentence gets a voice: the longest training clip of the same speaker and language,
+    else the longest other clip, else the sentence's clip. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -146,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns the ids of a run's training clips and rejected clips; two empty sets if it did not use this data set."""
+    """Returns ids of a run's training clips and rejected clips; both sets are empty if the run used other data."""
     config, ids = read_config(run), {one.id for one in utterances}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -213,7 +213,7 @@ class Row:
         return {one.spoken.sentence.id: one for one in reversed(self.measured)}
 
     def worst(self, count: int) -> list[Measured]:
-        """Returns the `count` worst sentences of a model: low confidence first, then high CER or MCD; [] otherwise."""
+        """Returns a model's `count` worst sentences: low confidence first, then high CER or MCD. [] for other rows."""
 
         def badness(one):
             part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
@@ -225,8 +225,8 @@ class Row:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Row]:
-    """Returns the sources of speech in the order of the report's rows. First come the recordings of the sentences. Each
-    model in `judged` adds its resynthesis of the recordings and its speech; each folder adds its audio files."""
+    """Returns a row for each source of speech. The first row has the recordings of the sentences, if any. Each model in
+    `judged` adds a row of resynthesized recordings, if any, and a row of synthesized speech. Each folder adds a row."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Row("recordings", "recordings", read)] if recorded else []

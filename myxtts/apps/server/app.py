@@ -50,7 +50,7 @@ def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> F
 
     @app.post(CAPTIONED, response_class=Response, responses={200: {"content": {"application/json": {}}}})
     async def captioned_speech(body: SpeechRequest, request: Request) -> Response:
-        """Returns audio and word times in Kokoro-FastAPI's format; if streamed, a line of JSON per piece of text."""
+        """Returns audio and word times in Kokoro-FastAPI's format. A stream has one line of JSON per piece of text."""
         return await answer(CaptionedResponse, body, request)
 
     _add_state(app, speaker, voices, settings)

@@ -75,7 +75,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """Converts an exception to an `ApiError`. Shows only messages of `ApiError` and `UserError` to clients."""
+    """Converts an exception to an `ApiError`. Only an `ApiError` or a `UserError` keeps its message."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, UserError):

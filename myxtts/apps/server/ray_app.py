@@ -55,7 +55,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
 
 
 def open_replica(words: list[str]) -> Any:
-    """Loads the model, waits until it is warmed up, and returns the ASGI app. Runs in the process of a replica."""
+    """Loads and warms up the model in a replica process; returns the ASGI app. `words` are flags of `myxtts serve`."""
     from myxtts.apps.server.serving import log_as_json, open_model
 
     log_as_json()

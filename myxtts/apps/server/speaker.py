@@ -237,7 +237,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), late)
 
     def _admit(self):
-        """Starts queued texts until `most_texts` are running. If the batch has room, adds more of their sentences."""
+        """Starts queued texts up to `most_texts`. If the batch has room, adds the next sentences of running texts."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:

@@ -110,7 +110,7 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def find_voice(
     text: str, voices: VoiceBook, settings: ServerSettings, voice: str, language: str | None
 ) -> tuple[ServedVoice, str]:
-    """Returns the voice `voice`, and the code of the language in which to read `text`. Raises `ApiError` if unknown."""
+    """Returns the voice named `voice`, and the language code for `text`. Raises `ApiError` if either is unknown."""
     languages = voices.model.tokenizer.languages
     try:
         asked = language and get_language(language, languages).code

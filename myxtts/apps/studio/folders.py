@@ -61,7 +61,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set `named`. If it does not exist, returns `named`, which may be a path."""
+        """Returns the folder of the data set with this name. If there is none, returns `named`, which may be a path."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -190,7 +190,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths to move: the data set's recordings or the run's output file (if any), then `folder`."""
+    """Returns the paths that `to_trash` moves: the recordings of a data set or the output of a run, then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 

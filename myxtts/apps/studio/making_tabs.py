@@ -58,7 +58,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 def _checked(studio, texts, page_language, chosen):
     """Adds a button that checks a data set, and outputs for the results: report, clips, editable texts, `report.html`.
-    `chosen` are the inputs for folder and language. Returns a function that runs the check on a given Gradio event."""
+    `chosen` are the inputs for folder and language. Returns a function that connects a Gradio event with the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:

@@ -83,7 +83,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
     `start(*inputs)`, which runs a command as `task` (see `Tasks`) and yields its output so far. When the command ends,
     `end(folder, *inputs)` returns the final text of the state line and the values of `outputs`. `folder` is the output
-    folder or None. A page opened later shows this command; if it still runs, `end(folder)` is called when it ends.
+    folder or None. A page opened later shows the last command and, if that was still running, calls `end(folder)`.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)

@@ -71,8 +71,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. Clips without a label have the language `before`.
-        If the result is `before`, detects the language from the texts. Returns `before` for an unsupported result."""
+        """Returns the most common language label of the clips in `folder`; unlabeled clips count as `before`. If the
+        most common label is `before`, detects the language of the texts. Returns `before` for unsupported languages."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -145,8 +145,8 @@ class Studio:
         return sorted(shared, key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select, and the languages that all models `names` share. Selects the language of the
-        first trained speaker of `names[0]` if all models share it, otherwise `before` if all share it, otherwise ""."""
+        """Returns the language to select, and the languages that all models `names` share. The language to select is
+        that of the first trained speaker of `names[0]` if shared, otherwise `before` if shared, otherwise ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -155,8 +155,8 @@ class Studio:
         return next((one for one in (*known[:1], before) if one in shared), ""), sorted(shared)
 
     def reading(self, text: str, language: str, speaker: str | None, *names: str) -> tuple[str, str | None, str, str]:
-        """Returns the language of `text`, the voice to use, another language suggested by the words ("" if none), and
-        characters that a model in `names` cannot speak. If `language` is "", detects the language like `myxtts say`,
+        """Returns four values: the language to read `text` in; the voice; a different language that the text seems to
+        be in, or ""; and characters that a model in `names` cannot speak. If `language` is "", detects the language
         and chooses a voice in it. Raises `UserError` if `text` is blank or in an unsupported language or script."""
         if not text.strip():
             raise PageError("no_text")
@@ -182,7 +182,7 @@ class Studio:
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text. `progress` is called with the numbers of finished and of all pieces.
+        model cannot speak the text. Calls `progress(finished, total)`, where both arguments are numbers of pieces.
         """
         synthesizer, *manner = self._opened(run, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1, progress=progress)

@@ -1,5 +1,5 @@
 """Content of the training form, which has an input for each setting declared with `page="main"` or `page="more"`. The
-initial values come from a recipe (YAML) that suits the model to start from. Changed values become flags of the run."""
+initial values come from a recipe (YAML). Values that the user changes become flags of `myxtts train`."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -41,9 +41,9 @@ class Preset(NamedTuple):
 
 
 def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> Preset:
-    """Returns the initial form content for a run in `folder`. `source` is the value of its `--init-from`, or None.
+    """Returns the initial form content for a run in `folder` that starts from the model `source` (None: from scratch).
     If `recipe` is None, the form shows the settings of the existing run or, for a new run, settings that suit `source`.
-    Raises `UserError` if the model `source` or the existing run is damaged."""
+    Raises `UserError` if the files of that model or of the existing run are damaged."""
     known = _model_in(source) if source else {}
     if recipe is None:
         recipe = OWN if (folder / OWN).is_file() else ""
@@ -77,7 +77,7 @@ def values_of(config: XTTSConfig) -> dict[str, Any]:
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
-    """Returns the table rows for `Preset.stages`, one for each stage that a run with the form's `values` trains."""
+    """Returns `[name, steps, batch size, learning rate]` for each stage that a run with the form's `values` trains."""
     names, tuned = list(STAGES), [name for name in _names(values["tune"]) if name in STAGES]  # others: partly typed
     if values["stage"] != "all":
         names = [values["stage"]]

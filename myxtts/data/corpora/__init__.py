@@ -1,7 +1,7 @@
 """Reads data sets: a folder of recordings and transcripts, or a single list of clips.
 
 A `CorpusFormat` reads one layout. Each module of this package may list formats in `FORMATS`; to add a layout, add a
-module. The first format in order of `priority` that recognizes a data set reads it. `docs/data.md` lists all formats.
+module. Formats are tried in order of `priority`, until one recognizes the data set. `docs/data.md` lists all formats.
 
 Data sets are untrusted: their files are neither changed nor executed, files outside them are opened only if the user
 allows it, and sizes are limited. Every line of a list becomes an utterance, or a rejection with a reason.
@@ -52,8 +52,8 @@ def load_corpus(
 
     Args:
         root: A folder, or a single list of clips.
-        language: Language of clips without a language. None detects it from the texts (English if that fails).
-        format_name: Name of the only format to try. By default, the first format that recognizes the data set is used.
+        language: Language of unlabeled clips. If None, it is detected from the texts (English if the detection fails).
+        format_name: Name of the data set's format. By default, the first format that recognizes the data set is used.
         audio_roots: Folders outside the data set that may contain its audio files.
 
     Raises `ConfigError` if there is no format `format_name`, or if a folder in `audio_roots` does not exist. Raises
@@ -107,8 +107,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, or None. Prefers subtitles to other texts, then a name that contains
-    `language`, such as `talk.en.srt`. Ignores names that contain another language, known or any two letters but cc."""
+    """Returns the text file next to a recording, or None. Prefers subtitles to plain text, and then files with the code
+    of `language` in their name, such as `talk.en.srt`. Ignores files with the code of another language."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
     is_language = lambda code: code in LANGUAGES or bool(re.fullmatch("(?!cc)[a-z]{2}(-.*)?", code))
@@ -135,7 +135,7 @@ def _other_kind(root):
 
 
 def refuse_other_kinds(given: str | os.PathLike) -> None:
-    """Raises `TextsMissing` if `given` is a recording, and `CorpusError` if it cannot be a data set, e.g. a model."""
+    """Raises `TextsMissing` for a recording, and `CorpusError` for anything else that is not a data set."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
     kind = _other_kind(root)
     if kind is None:
@@ -195,8 +195,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group` in a script that does not fit `language`. Raises `CorpusError` if these are over 10 % of
-    all clips. Does nothing if all texts together fit one language, or if `language` may use Latin letters."""
+    """Rejects clips in a script that `language` does not use. Raises `CorpusError` if they are over 10 % of all clips.
+    Does nothing if `group` as a whole fits `language` or one other language, or if `language` may use Latin letters."""
     read_as, note = guess_language((clip.text for clip in group), language)
     may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
     if not note or read_as != language or may_be_latin:

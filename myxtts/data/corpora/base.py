@@ -68,7 +68,7 @@ class Corpus:
 class Place(NamedTuple):
     """Folder that a format reads, and defaults for the clips in it. If `list_path` is set, only this list is read.
 
-    The ids of the clips begin with `prefix`. `speaker` and `language` apply to clips that have none in the data set.
+    The ids of the clips begin with `prefix`. `speaker` and `language` are used if a clip has no such label.
     If `validation` is true, the clips are for validation.
     """
 

@@ -68,8 +68,8 @@ class CorpusFolder:
         self._roots |= dict.fromkeys((folder, folder.resolve()))
 
     def allow_named(self, names: Collection[str]):
-        """Adds to `audio_roots` the common folder of audio files in `names` that are outside the data set, if they are
-        at least half of `names`. Does nothing if `audio_roots` has entries, or the folder is `/` or another user's."""
+        """If at least half of `names` are audio files outside the data set, adds their common folder to `audio_roots`.
+        Does nothing if `audio_roots` has entries, or if that folder is `/` or belongs to another user."""
         away = [name for name in names if (name[:1] == "/" or ".." in name) and name.lower().endswith(AUDIO_EXTENSIONS)]
         paths = [Path(os.path.normpath(self.root / name.replace("\\", "/"))) for name in away]
         outside = [path for path in paths if not any(path.is_relative_to(root) for root in self._roots)]

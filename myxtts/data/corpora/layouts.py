@@ -137,7 +137,7 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 
 def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
     """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. Instead of
-    `train.csv`, there may be `metadata.csv`. `is_split` reads only a folder that has clips for validation or tests."""
+    `train.csv`, there may be `metadata.csv`. If `is_split`, reads nothing without a validation list or a test list."""
     folder = reading.folder
     is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
     is_held_out = lambda path: any(_ROLES[role].search(path.stem.lower()) for role in ("validation", "test"))
@@ -253,9 +253,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns whether a text file is a label file. Otherwise, it is a transcript, such as "1 2 buckle my shoe". `rows`
-    are its lines, matched by `_LABEL`. In Audacity labels, all times have decimals, and no label ends before it starts.
-    HTS labels contain letters and are sorted by time; all durations are above 0, and at least one is above 1."""
+    """Returns True for Audacity or HTS labels, False for a transcript such as "1 2 buckle my shoe". `rows` are matches
+    of `_LABEL`. Audacity's times all have decimals, and no end is before its start. HTS labels contain letters and are
+    sorted by time; all durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -282,7 +282,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Uses folders `dev-…` for validation and skips `test-…`. If there are no other folders, uses all for training.
+    Uses `dev-…` folders for validation and skips `test-…` folders. If no other folders exist, trains on all of them.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -318,8 +318,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    If a direct subfolder of `place` looks like a book, it may be the folder of a speaker in another layout. Then,
-    nothing is read unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
+    Reads nothing if a direct subfolder of `place` looks like a book, because it may be a speaker's folder of another
+    layout. Exceptions: the path of `place` contains `by_book`, or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

@@ -86,7 +86,7 @@ class Table(NamedTuple):
 
 
 def _json_to_cells(line):
-    """Parses a line of JSON. Returns `{column: cell}` for columns that MyXTTS knows; {} if the line is no object."""
+    """Parses a JSON object. Returns `{column: cell}` for columns that MyXTTS knows, or {} for any other line."""
     row = None
     with suppress(ValueError, RecursionError):
         row = json.loads(line)
@@ -110,8 +110,8 @@ def find_dialect(lines: list[str], separator: str) -> Dialect:
 
 
 def _guess_separator(lines):
-    """Returns `|` if any line contains `|`. Otherwise, returns the one of tab, semicolon and comma that splits the most
-    lines into 2 or 3 cells. If these are at most half of the lines, returns `|`."""
+    """Returns `|` if any line contains `|`. Otherwise, returns the separator (tab, semicolon or comma) that splits the
+    most lines into 2 or 3 cells. If no separator does this for more than half of the lines, returns `|`."""
     lines = [line for line in lines if line.strip()]
     splits = lambda one: sum(len(cells) in (2, 3) for cells in map(find_dialect(lines, one).split, lines))
     best = max("\t;,", key=splits)
@@ -119,7 +119,7 @@ def _guess_separator(lines):
 
 
 def _first_line(lines):
-    """Returns the index of the first line that can be a header or a clip: no comment, nor `sep=;` from Excel."""
+    """Returns the index of the first line that is not blank, not a comment and not Excel's `sep=;`, or else None."""
     is_note = lambda line: line[:1] == "#" and not any(names_to_columns(re.split("[|\t,;]", line.strip("# "))))
     return next((k for k, line in enumerate(lines) if line.strip() and line[:-1] != "sep=" and not is_note(line)), None)
 
@@ -135,7 +135,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list in JSON, or with clip and text columns in its header. Otherwise, returns None."""
+    """Returns a `Table` if the list is in JSON, or if its header has clip and text columns. Otherwise, returns None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -150,9 +150,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. Returns a `Table`, or None if there is no clip column. In the clip
-    column, at least half of the cells name audio files. If there is a header, the text column is the one with a known
-    name or else the one with the most letters. Without a header, `columns_by_content` finds the columns."""
+    """Finds the columns of a list by their content. In the clip column, at least half of the cells are names of
+    audio files. Returns a `Table`, or None if there is no such column. With a header, the text column is found by its
+    name or, if no name is known, by its number of letters. Without a header, `columns_by_content` is used."""
     lines = reading.folder.read_lines(path)
     first = _first_line(lines) or 0
     sample = [line for line in lines[first : first + 100] if line.strip()]
@@ -192,7 +192,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 def plain_table(reading: Reading, place: Place, path: Path, separator: str | None = None) -> Table:
     """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
-    `id|text|normalized text` and `id|text|normalized text|speaker`. None guesses the `separator`."""
+    `id|text|normalized text` and `id|text|normalized text|speaker`. A `separator` of None is guessed."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, separator or _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -245,8 +245,8 @@ def columns_by_content(rows: Sequence[list[str]], size: int, clip: int = 0) -> t
 
 
 def _is_header(rows, column, found):
-    """Returns whether the first row is a header, not a clip without audio. `column` is the index of the clip column.
-    For each row, `found` is True if the cell in this column names an audio file."""
+    """Returns True if the first row is a header, and False if it describes a clip. `column` is the index of the clip
+    column. `found` contains a bool for each row: whether the cell in that column is the name of an audio file."""
     header, *others = rows
     if found[0] or not any(map(str.isalpha, header[column])):
         return False

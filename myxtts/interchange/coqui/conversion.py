@@ -52,8 +52,8 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Returns a model's files, given the weights file `model`. Other files are keyword arguments or, if not given,
-        files in the same folder, named as in Coqui's releases. Raises `CheckpointError` if there is no vocabulary."""
+        """Returns a model's files. Files that are not given by keyword are looked up in the folder of the weights file
+        `model`, by their names in Coqui's releases. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
@@ -71,7 +71,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Converts the Coqui model with weights file `model`, unless it is cached. Returns the converted model's folder."""
+    """Converts a Coqui model, given its weights file, unless a converted copy is cached. Returns the copy's folder."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -149,7 +149,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns all tensors as `{key: Stored}`. A key is the name in current coqui-tts, after `dvae.` if of the DVAE."""
+    """Returns all tensors as `{key: Stored}`. Keys are names in current coqui-tts; DVAE keys start with `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -246,7 +246,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads voices as `{name: (latents, speaker vector)}`. In the file, the arrays of a voice must have this order."""
+    """Reads `{name: (latents, speaker vector)}`. In the file, the latents of a voice must come before its vector."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -268,7 +268,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
 
     Args:
         folder: Folder that `import_coqui` wrote, or a run with a GPT, a speaker encoder and a waveform decoder.
-        output: Path of the model file, ending in `.pth`, or a folder for `model.pth`. No file is overwritten.
+        output: Path of the model file if it ends in `.pth`, else the folder for `model.pth`. No file is overwritten.
         which: Checkpoint of the GPT and the waveform decoder, `best` or `last`.
 
     Raises `CheckpointError` if a part is missing, or Coqui TTS does not support the model's shape; `OSError` if a file

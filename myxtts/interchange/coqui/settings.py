@@ -58,7 +58,7 @@ def _fields(value):
 
 
 def _count(pattern, names):
-    """Returns the number of layers: 1 plus the highest layer index that `pattern` captures in `names`; 0 if none."""
+    """Returns the number of layers: the highest index that `pattern` captures in `names`, plus 1; 0 without a match."""
     found = (re.match(pattern, name) for name in names)
     return 1 + max((int(match.group(1)) for match in found if match), default=-1)
 

@@ -230,7 +230,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Runs opcode `name`: adds `values` to the container `whole`, or sets an object's state. Returns the result."""
+    """Returns `whole` after opcode `name`: the container with `values` added, or the object with state `values[0]`."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -252,7 +252,7 @@ def _of_kind(kind, value):
 
 
 def read_torch_checkpoint(path: str | os.PathLike) -> Any:
-    """Reads a file written by `torch.save`, with tensors as NumPy arrays, and verifies its checksums.
+    """Reads a file that `torch.save` wrote, and verifies its checksums. Tensors become NumPy arrays.
 
     Supports the zip format and the format used before PyTorch 1.6, which has no checksums. Arrays are read-only views
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
@@ -356,7 +356,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`. Appends its arrays to `arrays`; list indexes are the storage keys."""
+    """Returns pickle opcodes for `value`. Appends each array in it to `arrays`; the index there is the storage key."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

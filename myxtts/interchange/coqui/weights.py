@@ -103,7 +103,7 @@ _LAYOUTS = {
 
 
 def _tensors(part, table, **numbers):
-    """Yields a `Tensor` for each weight in a table of `weights.toml`. `numbers` replace the placeholders."""
+    """Yields a `Tensor` for each weight in a table of `weights.toml`. `numbers` are the values of its placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]

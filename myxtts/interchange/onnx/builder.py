@@ -69,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `weights` is the number format of matrices in `linear`: `FLOAT32` or `INT8`."""
+    """Builds one graph, node by node. `linear` stores matrices in the number format `weights`: `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -137,7 +137,7 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization to the last axis. Layers without a scale need the axis size `width`."""
+        """Applies a Keras LayerNormalization to the last axis. Without a scale, `width` must be the axis size."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)

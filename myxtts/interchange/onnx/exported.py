@@ -110,7 +110,7 @@ class ExportedCodes:
         self._draw, self.states = iter(()), []
 
     def drawn(self) -> tuple[list[int], np.ndarray, bool]:
-        """Samples a few codes; returns all codes, all GPT latents `(n, width)`, and whether the sentence has ended."""
+        """Samples a few codes. Returns codes and GPT latents `(n, width)` so far, and whether the sentence ended."""
         self.active = True
         for state, code in islice(self._draw, 2 * FIRST_CODES if self.codes else FIRST_CODES):
             self.states.append(state)

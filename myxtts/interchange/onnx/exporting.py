@@ -149,7 +149,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name, one row per voice. `trained` is True for training speakers."""
+    """Returns the arrays of `voices.npz` by name. Each row is a voice; the array `trained` marks training speakers."""
     config, stored = synthesizer.model.config, read_speakers(folder)
     voices = {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
@@ -208,7 +208,7 @@ def _other_graphs(speaker, synthesizer, random):
 
 
 def _sentences(speaker, synthesizer, random):
-    """Compares token ids, GPT latents and codes of export and model. Yields tuples like `_other_graphs`."""
+    """Compares token ids, GPT latents and codes between export and model. Yields tuples like `_other_graphs`."""
     tokenizer, config, sampling = synthesizer.tokenizer, synthesizer.model.config, synthesizer.config.sampling
     voices = [one[None] for one, _ in speaker.voices.values()] or [_normal(random, 1, config.num_latents, config.width)]
     reference = Tokenizer.from_str(tokenizer.to_json())

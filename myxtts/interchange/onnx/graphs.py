@@ -13,11 +13,11 @@ from myxtts.models.xtts import XTTS
 def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Builder:
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
-    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. Its cache is one dummy position,
-    hidden by `mask`. Later calls process one code, with N = L = 0. Keys and values are output for new positions only.
+    The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. It needs a cache of one dummy
+    position that `mask` hides. Later calls process one code, with N = L = 0. Only new keys and values are output.
 
     Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
-    `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before this one,
+    `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before `code`,
     including the start code. `mask` `(B, P + N + L + 1)` bool is True for visible positions.
     Outputs: `logits` `(B, num_audio_tokens)`; for each layer, `new_keys_i` `(B, heads, D, N + L + 1)` and
     `new_values_i` `(B, heads, N + L + 1, D)`. `hidden` `(B, width)` is the state before the output layer.
@@ -260,7 +260,7 @@ def _istft(graph, decoder, frames, speaker):
 def _waves(graph, size):
     """Returns the matrix of the inverse real FFT, `(size + 2, size)`: rows for real parts, then for imaginary parts.
 
-    ONNX Runtime computes the matrix when it loads the graph. A stored matrix would make up most of a small file.
+    ONNX Runtime computes the matrix when it loads the graph, because storing it would more than double a small file.
     """
     bins = np.arange(size // 2 + 1)
     turns = graph.constant(bins[:, None]) * graph.count([size])

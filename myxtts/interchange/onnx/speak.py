@@ -155,10 +155,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`, with defaults for None. If there is only one training voice, it is the default
-        voice. Otherwise, a voice that speaks the language is preferred. The default language is the language of the
-        voice or, without a stored voice, of all training voices. If this does not give a language that fits `text`, the
-        language is guessed from `text` (else English). Raises `ValueError` if `text` does not fit the language."""
+        """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice. If there
+        are several or none, a voice that speaks the language is preferred. The default language is that of the voice
+        or, without a stored voice, of all training voices. If the language is unknown or does not fit `text`, it is
+        guessed from `text`; the last resort is English. Raises `ValueError` if `text` does not fit the language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -276,7 +276,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the code at `index`. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}
@@ -331,8 +331,8 @@ def digest(path):
 
 
 def read_wav(path, seconds=3600):
-    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate. The
-    samples are the mean of the channels that are not silent or, if these channels cancel out, the loudest channel."""
+    """Reads the first `seconds` of a WAV file; returns mono samples `(S,)` in [-1, 1] and the sample rate.
+    Averages the channels that are not silent. If they cancel out, uses only the loudest channel."""
     try:
         with open(path, "rb") as place, mmap.mmap(place.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
             if found := re.search(rb"(?s)fmt .{4}\xfe\xff.{22}\x01\0", mapped):  # WAVE_FORMAT_EXTENSIBLE with PCM

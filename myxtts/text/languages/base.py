@@ -81,9 +81,7 @@ def table(entries: str) -> dict[str, str]:
 
 def import_extra(module: str, purpose: str) -> ModuleType:
     """Imports a module of an optional package: `import_extra("hangul_romanize", "Korean text")`.
-
-    If the package is not installed, raises `UserError` with the `purpose` and the command that installs it.
-    """
+    If the package is not installed, raises `UserError` with the `purpose` and the command that installs it."""
     package = module.partition(".")[0].replace("_", "-")
     install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
     with needing(f"{purpose} needs the package {package}. Install it with: {install}"):
@@ -137,7 +135,8 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 
 def _write_out(readings, shared_stop, eaten, text):
-    """Splits a text after each `shared_stop`, and applies the rules `readings` to the parts. Parts keep their stops."""
+    """Splits a text after each match of `shared_stop`, and rewrites the parts by `readings`. Adds a full stop to parts
+    that lose theirs, or that end with an abbreviation in `eaten`, because cleaning removes its full stop."""
     ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):

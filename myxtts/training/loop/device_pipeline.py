@@ -39,7 +39,7 @@ LOST_WORKER = (
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns `data.pipeline_buffer_size`, the number of batches to prefetch. Memory isolation lowers its default."""
+    """Returns the number of batches to prefetch, as configured. With memory isolation, the default is smaller."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -47,8 +47,8 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Reads batches, prepares them, copies them to the model device, and yields them. `start` is the first position.
-    Sets `now.phase` to the current phase, and adds the duration of each phase to the Counter `seconds`."""
+    """Reads batches, prepares them, copies them to the model device, and yields them. The first batch has position
+    `start`. Sets `now.phase` to the current phase, and adds the phase's duration to the Counter `seconds`."""
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -198,11 +198,11 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns timing values of the steps since the last report, or of all steps if `whole_run`; `{}` without steps.
+        """Returns the timing of the steps since the last report (if `whole_run`, of all steps), or `{}` without steps.
 
         `avg_ms`, `std_ms`, `steps_per_second` and `variation` (std / mean) describe the step time. `buffer` is the mean
         number of batches in the buffer, which can hold `buffer_capacity`. `stall` (waiting for data), `reading`,
-        `preparing` and `copying` (the producer's phases) are fractions of the step time in all steps since `start`.
+        `preparing` and `copying` (the producer's phases) are durations since `start`, divided by the total step time.
         """
         first, self._reported = (0, self._reported) if whole_run else (self._reported, len(self.step_times))
         times = np.array(self.step_times[first:])

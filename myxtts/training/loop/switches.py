@@ -169,7 +169,7 @@ def weights_first(function: Callable) -> Callable:
 
     TensorFlow's executor starts with the operations that became ready last. Without this wrapper, the weight gradients
     of all blocks would wait until the backward pass has reached the first block, and their operands would stay in
-    memory. The order is enforced by an addition, because Grappler removes control dependencies.
+    memory. The order is enforced by adding a zero computed from the weight gradients to the argument gradients.
     """
 
     @tf.custom_gradient
@@ -184,7 +184,7 @@ def weights_first(function: Callable) -> Callable:
             if of_weights:
                 first = tf.reduce_max([tf.cast(tf.reshape(one, [-1])[0], "float32") for one in of_weights]) > 0
                 zero = tf.where(tf.equal(first, first), 0.0, 1.0)  # no graph optimizer folds this to a constant
-                of_tensors = [one + tf.cast(zero, one.dtype) for one in of_tensors]
+                of_tensors = [one + tf.cast(zero, one.dtype) for one in of_tensors]  # Grappler drops control edges
             return of_tensors, of_weights
 
         return result, gradient

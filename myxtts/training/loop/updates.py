@@ -174,9 +174,9 @@ def no_weight_decay(name: str) -> bool:
 class AdamW(keras.optimizers.AdamW):
     """AdamW that adds epsilon after the bias correction, as PyTorch does (Loshchilov and Hutter 2019, algorithm 2).
 
-    Keras adds epsilon before the correction. In the first step, epsilon is then `1 / sqrt(1 - beta_2)` times as large,
-    which changes the update of weights with gradients near epsilon. This class is also faster: it calls one fused
-    kernel; Keras makes a dozen passes over the weights. The constructor's arguments are those of Keras's `AdamW`.
+    Keras adds epsilon before the correction, which multiplies epsilon by `1 / sqrt(1 - beta_2)` in the first step. This
+    changes the update of weights with gradients near epsilon. This class is also faster: it calls one fused kernel;
+    Keras makes a dozen passes over the weights. The constructor's arguments are those of Keras's `AdamW`.
     """
 
     rate_factors: Sequence[float] = ()

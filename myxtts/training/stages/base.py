@@ -120,8 +120,8 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Sets the weights that are copied from `foundations` or (unless loaded) computed from the recordings.
-        Called after `build`, before the first step. All workers must set equal values."""
+        """Copies weights from `foundations`, and computes other weights from the recordings if they were not loaded.
+        Called after `build`, before the first step. All workers must set equal values. By default, does nothing."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
@@ -220,7 +220,7 @@ class Preparation(ABC):
     """Converts a `WaveBatch` into a stage's batch, on the data device; subclasses define `make_batch`.
 
     Args:
-        model: Model with the mel scale and the frozen parts, on the data device; None if neither is used.
+        model: Model with the mel scale and the frozen parts, on the data device; None if the stage needs no such model.
         device: Name of the data device.
         augment: Whether to augment voices (`audio/augment.py`). A clip and its conditioning clip get the same change.
         seed: Seed of the augmentation.
@@ -238,7 +238,7 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch. `position` in the batch order seeds the augmentation; None means no augmentation."""
+        """Prepares a batch. `position`, its place in the batch order, seeds the augmentation; None turns it off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)

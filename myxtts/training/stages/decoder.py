@@ -54,7 +54,7 @@ class DecoderStage(Stage):
             self.measure(None)
 
     def measure(self, dataset):
-        """Copies the speaker encoder's weights for the speaker loss. The weights copied by `build` may be untrained."""
+        """Copies the weights of the trained speaker encoder to the encoder that computes the speaker loss."""
         if self.speaker_encoder:
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 

@@ -91,7 +91,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns the `eer` of clip pairs with a held-out speaker, or of all clip pairs if no speaker is held out."""
+        """Returns the `eer` over clip pairs with at least one held-out speaker (all pairs if none is held out)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         held_out = ~active[np.maximum(speakers, 0)]
@@ -113,7 +113,7 @@ class SpeakerStage(Stage):
 class SpeakerObjective(Objective):
     """Cross-entropy of the speaker classifier over clips of trained speakers.
 
-    Batch normalization uses batch statistics. An applied step updates the moving ones, weighting all batches equally.
+    Batch normalization uses the statistics of the batch. Each step that is not skipped updates the moving statistics.
     """
 
     loss_weights = {"speaker": 1.0}

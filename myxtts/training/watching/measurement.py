@@ -1,5 +1,5 @@
-"""Measures the time of training steps, either in the whole pipeline, where data preparation and training overlap, or on
-noise, where each batch is prepared before its step. Also measures matrix products and all-reduces."""
+"""Measures the time of training steps, either in the whole pipeline, where data preparation and training overlap, or
+with batches of noise that are prepared before each step. Also measures matrix products and all-reduces."""
 
 import tempfile
 import time
@@ -56,7 +56,7 @@ def measure_pipeline(
     """Takes `WARMUP_STEPS` warm-up steps, then `num_steps` timed steps, from batch `start` on. Returns the `StepClock`.
 
     Changes the weights. Data preparation overlaps with training if `trainer.enable_async_pipeline` is True.
-    `watch(phase, call)` is described in `StageTrainer.pipeline`; `phase` may also be `train`.
+    For `watch(phase, call)`, see `StageTrainer.pipeline`. Here, `watch` is also called with the phase `train`.
     """
     clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
@@ -97,7 +97,7 @@ def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
     """Times training steps on noise and returns the seconds of each step, including the preparation of its batch. The
-    first step, which traces graphs, is not counted. Further steps are timed for `budget_seconds` (at least one)."""
+    first step, which traces graphs, is not timed. Steps are then timed for `budget_seconds`, but at least one step."""
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
     step = lambda n: take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, n)), n)

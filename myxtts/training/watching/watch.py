@@ -68,9 +68,9 @@ class DivergenceGuard:
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    `update` counts validations that have a higher validation loss but a lower training loss (mean since the previous
-    validation) than the best validation so far. A new best loss resets the count. At half `patience`, `update` warns;
-    at `patience`, it sets `stopped`. With `patience` 0, it warns at `WARN_AFTER` and never sets `stopped`.
+    `update` counts validations whose loss is above the best, although the training loss (mean since the previous
+    validation) is below that of the best validation. A new best loss resets the count. `update` warns if the count is
+    half of `patience`, and sets `stopped` if it is `patience`. With `patience` 0, it only warns, at `WARN_AFTER`.
     """
 
     def __init__(self, patience: int):
