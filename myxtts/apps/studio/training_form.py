@@ -116,7 +116,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns a model's `size`, `g2p`, trained `stages` and `released` (whether it is like XTTS v2) as a dict. Returns {} if
+    """Returns a model's `size`, `g2p`, trained `stages` and `released` (whether it is like XTTS v2) as a dict; {} if
     `source` is neither XTTS v2 nor a model on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
