@@ -204,7 +204,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Returns the checked settings. If recordings lack texts, returns the settings or text from `transcribe`."""
+    """Checks and returns `config`. If recordings lack texts, returns the result of `transcribe` instead."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

@@ -144,8 +144,9 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields a list with the texts of the files `names` for this process's control group, then for each parent group.
-    A missing file gives None. Skips groups without `names[0]`. `controller` is `cpu`, `memory` or "" (cgroup v2)."""
+    """Yields a list for each control group: that of this process, then its parents. A list has the texts of the files
+    `names`, or None for a missing file. Skips groups without the first file. `controller` is `cpu`, `memory` or ""
+    (cgroup v2)."""
     # In a container, the path of the group may be the path on the host; then the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}

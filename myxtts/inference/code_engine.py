@@ -85,7 +85,7 @@ class CodeStream:
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Appends `codes[:taken]` and their latents `states[:taken]`. `codes` is `(n,)`; `states` is `(n + 1, width)`.
-        The stream finishes before the stop code `stop` or at `max_codes` codes. It then gets one more latent."""
+        At the stop code `stop`, which is not appended, or at `max_codes`, the stream ends with an additional latent."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)

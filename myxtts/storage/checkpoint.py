@@ -173,7 +173,7 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the path of a file; None if the newest checkpoint lacks it. Skips checkpoints where it is damaged."""
+        """Returns the file's path in the newest checkpoint where it is not damaged; None if it is missing there."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):

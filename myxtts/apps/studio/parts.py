@@ -143,7 +143,7 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` with `fill()` when the page or the tab opens, and after events passed to `refill`.
+        """Updates the inputs in `lists` with `fill()` when the page or the tab opens, and after the events of `refill`.
         If `is_typed`, opening the tab updates nothing, because typed text would be lost. `name` is the API name."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost

@@ -71,8 +71,9 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language label of the clips in `folder`; unlabeled clips count as `before`. If the
-        most common label is `before`, detects the language of the texts. Returns `before` for unsupported languages."""
+        """Returns the most common language of the clips in `folder`, by their labels. Clips without a label have the
+        language `before`. If that is the most common one, it is detected from the texts. Returns `before` if the result
+        is unsupported."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated

@@ -155,10 +155,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice. If there
-        are several or none, a voice that speaks the language is preferred. The default language is that of the voice
-        or, without a stored voice, of all training voices. If the language is unknown or does not fit `text`, it is
-        guessed from `text`; the last resort is English. Raises `ValueError` if `text` does not fit the language."""
+        """Returns `(voice, language)`, with defaults for None. The default voice is the training voice, if there is
+        exactly one, or else a voice that speaks the language. The default language is that of the stored voice or,
+        without one, the language that all training voices share. If it is unknown or does not fit `text`, the language
+        is guessed from `text`; the last resort is English. Raises `ValueError` if `text` fits no language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 

@@ -1,8 +1,8 @@
 """Chinese, with rules for dates, money, telephone numbers, fractions, quantities and digits.
 
 The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. Like Coqui's, this
-normalizer replaces the *first* occurrence of the matched characters, not the match itself: in "2021和2张", the word for
-the last 2 replaces the first 2. Released checkpoints were trained on such text.
+normalizer puts the words for a match in the wrong place if the same characters occur earlier in the text: in
+"2021和2张", the word for the 2 before 张 replaces the 2 at the start. Released checkpoints were trained on such text.
 """
 
 import re

@@ -201,8 +201,9 @@ class StepClock:
         """Returns the timing of the steps since the last report (if `whole_run`, of all steps), or `{}` without steps.
 
         `avg_ms`, `std_ms`, `steps_per_second` and `variation` (std / mean) describe the step time. `buffer` is the mean
-        number of batches in the buffer, which can hold `buffer_capacity`. `stall` (waiting for data), `reading`,
-        `preparing` and `copying` (the producer's phases) are durations since `start`, divided by the total step time.
+        number of batches in the buffer, which can hold `buffer_capacity`. Four values are shares of the step time of
+        the whole run: `stall`, the time spent waiting for data, and `reading`, `preparing` and `copying`, the time that
+        the producer spent in these phases.
         """
         first, self._reported = (0, self._reported) if whole_run else (self._reported, len(self.step_times))
         times = np.array(self.step_times[first:])

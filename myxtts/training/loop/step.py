@@ -70,8 +70,8 @@ class TrainStep:
     def trace_for(self, examples: list) -> None:
         """Traces one graph for all batch shapes. `examples` contains the smallest and the largest batch or micro-batch.
 
-        Without this call, TensorFlow traces one graph for the first shape and one for all others, and a resumed run
-        that begins with another shape rounds losses differently. With XLA, does nothing: XLA compiles each shape.
+        Without this call, TensorFlow traces one graph for the first shape and one for all others. If a resumed run
+        began with another shape, rounding errors would differ. With XLA, does nothing: XLA compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return

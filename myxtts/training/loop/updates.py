@@ -53,7 +53,7 @@ class UpdateRule:
         """Gradient accumulators; empty without gradient accumulation."""
 
     def compile(self, xla: bool) -> None:
-        """Sets whether XLA compiles the gradients and, with one replica, the update. Call before the first step."""
+        """Sets whether XLA compiles the gradients (with one replica, also the update). Call before the first step."""
         compiled = lambda function, on: tf.function(function, jit_compile=True, autograph=False) if on else function
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.

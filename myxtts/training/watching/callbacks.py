@@ -58,7 +58,7 @@ class Callback:
     - `on_waiting(seconds)`: in Multi-GPU Mode, before training waits `seconds` to give the data pipeline a head start.
     - `on_running()`: in Multi-GPU Mode, when the pipeline is filled.
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
-    - `on_micro_batch(what, done, count)`: after `done` of `count` micro-batches. `what` was done: "read" or "computed".
+    - `on_micro_batch(what, done, count)`: after `done` of `count` micro-batches. `what` is "read" or "computed".
     - `on_step(step)`: after every step.
     - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call. `timing`
       contains `StepClock.report()`, memory in MB (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
