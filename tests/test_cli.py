@@ -50,7 +50,7 @@ def test_run_without_its_dependencies_is_one_error_message(capsys, tmp_path, arg
     [
         (OSError(5, "Input/output error", "/mnt/x"), 2, "/mnt/x cannot be used: Input/output error"),
         (KeyboardInterrupt(), 130, "Stopped immediately"),
-        (BrokenPipeError(32, "Broken pipe"), 0, ""),
+        (BrokenPipeError(32, "Broken pipe"), 141, ""),
     ],
 )
 def test_disk_error_and_ctrl_c_end_without_a_traceback(capsys, monkeypatch, error, code, words):

@@ -28,13 +28,13 @@ def exits_with_sentence(main: Callable) -> Callable:
         except KeyboardInterrupt:
             print("Stopped immediately.", file=sys.stderr, flush=True)
             code = 130
-        except BrokenPipeError:  # the reader of the output has seen enough, as `head` in a pipe
+        except BrokenPipeError:  # the reader of the output has ended, such as `head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            code = 0
+            code = 128 + 13  # that of programs which SIGPIPE ends
         except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
             from myxtts.utils.commons import folded_on_terminal
 
-            message = str(error)
+            code, message = getattr(error, "exit_code", 2), str(error)
             if isinstance(error, OSError) and error.errno in FULL:
                 hint = "Free disk space or choose another place, and run the same command again."
                 message = f"{error.filename or 'A file'} cannot be written: {error.strerror}. {hint}"
@@ -43,7 +43,6 @@ def exits_with_sentence(main: Callable) -> Callable:
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
             print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
-            code = getattr(error, "exit_code", 2)
         if (joined := sys.modules.get("myxtts.distributed.workers")) and joined.current_workers().count > 1:
             joined.end_process(code)
         return code

@@ -37,8 +37,9 @@ def say(text: str) -> None:
 
 
 def without_marks(text: str) -> str:
-    """Removes combining marks and `JOINERS`, because `\\w` in a pattern does not match these characters."""
-    return "".join(one for one in text if one not in JOINERS and not unicodedata.category(one).startswith("M"))
+    """Removes combining marks and `JOINERS` after the first character. The pattern `\\w` does not match them."""
+    is_part = lambda one: one in JOINERS or unicodedata.category(one).startswith("M")
+    return text[:1] + "".join(one for one in text[1:] if not is_part(one))
 
 
 def printable(text: str) -> str:

@@ -3,6 +3,7 @@
 These options cannot change once the run's folder exists. A stage's copied weights become its checkpoint of step 0.
 """
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from myxtts.config.checks import ConfigError, printable, require
+from myxtts.config.checks import ConfigError, UserError, printable, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import PATHS
 from myxtts.config.settings import Default
@@ -28,6 +29,8 @@ from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.tokenizer import XTTSTokenizer
+
+logger = logging.getLogger(__name__)
 
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 
@@ -50,15 +53,27 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     if not training.reset_training:
         _refuse_other_origin(config)
     elif began is not None and began.training.init_from and not tune and not (source and "gpt" in training.resets):
-        if STAGES[training.stage].takes_init_from and training.stage in run_folder.stores_in(_source(began)):
-            config = _continued(config, began)  # starts the stage over from the model that the run began with
+        if _can_start_again(training.stage, began):
+            config = _continued(config, began)
             source = config.training.init_from
+            if (tune := config.training.tune) and training.stage not in tune:
+                tune = tuple(name for name in TUNABLE if name in (*tune, training.stage))
+                config = replace(config, training=replace(config.training, tune=tune))
     check_tuning(config.training, True)
     if source is None:
         return config, began
     if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
         config = replace(config, training=replace(config.training, tune=TUNABLE))
     return adopt(config), began
+
+
+def _can_start_again(stage, began):
+    """Returns whether the model that a run began with has weights for `stage`. The model may no longer exist."""
+    try:
+        return STAGES[stage].takes_init_from and stage in run_folder.stores_in(_source(began))
+    except (UserError, OSError) as error:
+        logger.warning("The %s starts from random weights, because the run's model is gone: %s", stage, error)
+        return False
 
 
 def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
@@ -164,21 +179,24 @@ def _continued(config, began):
             hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
             raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
     has_rank = not isinstance(training.gpt.lora_rank, Default)
-    adapters = training.gpt.adapters if has_rank else None, before.gpt.adapters
+    adapters = training.gpt.adapters if has_rank and "gpt" not in training.resets else None, before.gpt.adapters
     origin = {
         "training.init_from (--init-from)": (training.init_from, before.init_from),
         TUNE: (",".join(training.tune), ",".join(before.tune)),
         "training.gpt.lora_rank (--lora-rank, --lora-targets, --lora-alpha)": adapters,
     }
     for name, (requested, own) in origin.items():
-        hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training to start over."
+        hint = "Leave it out to resume, give another --checkpoint-dir, or --reset-training without --stage."
         rule = f"{own or 'none'}, as when the run in {home} was created"
         require(not requested or requested == own, name, rule, requested, hint)
     given, own = config.data.vocabulary, began.data.vocabulary
     is_there = given in (None, own) or os.path.abspath(given) == own or os.path.isfile(given)
     require(is_there, "--vocabulary", "a tokenizer file", printable(given or ""), "Leave it out to resume.")
-    if own and given is None and "gpt" not in training.resets and (kept := run_folder.vocabulary_path(home)).is_file():
-        own = str(kept)  # `own` may have changed since
+    kept = os.path.abspath(home / run_folder.VOCABULARY)
+    if given is None and "gpt" in training.resets:
+        own = own if own != kept and os.path.isfile(own or "") else None  # by default, that of the source
+    elif given is None and own and os.path.isfile(kept):
+        own = kept  # the file that `own` names may have changed since
     data = replace(config.data, vocabulary=given or own)
     config = replace(config, data=data, training=replace(training, init_from=before.init_from, tune=before.tune))
     if not has_rank:

@@ -93,7 +93,7 @@ def _claimed(numbers, lock, tell):
                 yield number
             else:
                 tell(f"Shard {number}: another process is encoding it")
-                turns.append((number, True))
+                turns += [(number, True)] if not waits else []
 
 
 def _encoded(utterances, preparation) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:

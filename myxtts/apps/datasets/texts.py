@@ -130,7 +130,7 @@ def clean_cue(text: str) -> tuple[str, str]:
     lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
     lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line.strip())]
     dashes = sum(bool(_DASH.match(line)) for line in lines)
-    lines = [re.sub(r"^(?:\s*(?:>>|[-‐–—](?!\d)))+\s*(?=\S)", "", line) for line in lines]  # keeps -5
+    lines = [re.sub(r"^(?:\s*>>|\s*(?:—|[-‐–](?!\d))(?=\s*\S))+\s*", "", line) for line in lines]  # keeps -5
     # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
     labels = [found[0] for found in map(_SPEAKER_LABEL.match, lines) if found]
     is_unclear = any(not label.isupper() and not label.islower() for label in labels)

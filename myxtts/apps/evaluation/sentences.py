@@ -74,7 +74,7 @@ def choose_sentences(
         if models and not voices:
             raise UserError("--texts needs voices. Give --voices FILE… or --data FOLDER.")
         content = read_input("--texts", texts, max_bytes=4 * 2**20)
-        lines = [line for one in re.split("\r\n|\r|\n", content) if (line := one.strip()) and not line.startswith("# ")]
+        lines = [line for one in re.split("\r\n|\r|\n", content) if not re.match("#+( |$)|$", line := one.strip())]
         if not lines:
             raise UserError(f"--texts {texts} contains no sentences.")
         language = language or next(filter(None, map(language_of, models)), "en")
@@ -147,11 +147,12 @@ def _espeak_data(folder, language):
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
     """Returns ids of a run's training clips and rejected clips; both sets are empty if the run used other data."""
-    config, ids = read_config(run), {one.id for one in utterances}
+    config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
     # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
-    rows = {re.sub("^'(?=[=+@-])", "", row.get("id", "")): row for row in read_csv(run / f"clips_{name}.csv")}
+    with suppress(OSError):
+        rows = {re.sub("^'(?=[=+@-])", "", row.get("id", "")): row for row in read_csv(run / f"clips_{name}.csv")}
     known = [one for one in utterances if one.id in rows]
     some = [(_usable_seconds(one), listed_seconds(rows[one.id])) for one in spread(known, 20)]
     others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]

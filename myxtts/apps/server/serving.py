@@ -51,7 +51,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     # If there is one trained speaker, it is the default voice, as in `myxtts say`.
     usual = dict.fromkeys(("", *OPENAI_VOICES), trained[0]) if len(trained) == 1 else {}
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
-    if taken := {*map(composed, arguments.voice_map)} & voices.all().keys():
+    if taken := {composed(name) for name, voice in arguments.voice_map.items() if name != voice} & speakers.keys():
         raise UserError(f"--voice-map must assign new names, and {min(taken)} is the name of a voice.")
     limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
     speaker = Speaker(model, *limits, arguments.warm, **options)

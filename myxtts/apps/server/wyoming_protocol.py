@@ -107,7 +107,9 @@ class _Conversation(AsyncEventHandler):
                 raise ApiError(400, f"A sentence must have at most {self.settings.max_characters} characters.")
             self._streamed += text
             _, language = await asyncio.to_thread(find_voice, self._streamed, self.voices, self.settings, **self._voice)
-            text = self._streamed + "x" * self._streamed[-1:].isalnum()  # the last word may not be complete
+            is_word, end = self._streamed[-1:].isalnum(), self._streamed.rstrip()[-1:]
+            is_ended = self._streamed.endswith("\n") or self._streamed[-1:].isspace() and end in set("!?…")
+            text = self._streamed + ("x" if is_word else "X" * is_ended)  # an unfinished last word; a next sentence
             start = text.rindex([text, *split_sentences(text, language)][-1])
             sentences, self._streamed = self._streamed[:start], self._streamed[start:]
             if sentences.strip():

@@ -99,8 +99,8 @@ class DataSets:
         folder.mkdir(parents=True, exist_ok=not is_cut)
         copies = [folder / ("wavs" if listed and not is_cut and one in heard else "") / one for one in names]
         for file, copy in zip(files, copies):
-            if copy.name != "metadata.csv" and copy.exists() and not cmp(file, copy, shallow=False):
-                raise PageError("same_name", copy.name)
+            if copy.name in heard and copy.exists() and not cmp(file, copy, shallow=False):
+                raise PageError("clip_exists", name, copy.name)
         for file, copy in zip(files, copies):
             copy.parent.mkdir(parents=True, exist_ok=True)
             with write_whole(copy) as temporary:
@@ -225,9 +225,11 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
     """Appends a vote on the two models `sides` to `_votes.csv`. `better` is the index of the winner, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
+    with open(home / VOTES, encoding="utf-8", errors="replace") as file:
+        separator = ";" if ";" in file.readline() else ","  # a spreadsheet may have saved the file
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     chosen = SAME if better is None else sides[better]
-    append_line(home / VOTES, csv_text([(at, *sides, chosen, int(blind), text, seed)], end=""))
+    append_line(home / VOTES, csv_text([(at, *sides, chosen, int(blind), text, seed)], separator, end=""))
 
 
 def count_votes(home: Path) -> list[list]:

@@ -111,8 +111,9 @@ def text_beside(recording: Path, language: str) -> Path | None:
     of `language` in their name, such as `talk.en.srt`. Ignores files with the code of another language."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
-    is_language = lambda code: code in LANGUAGES or bool(re.fullmatch("(?!cc)[a-z]{2}(-.*)?", code))
-    fitting = [path for path in found if codes[path] == language or not is_language(codes[path])]
+    is_tag = lambda path: path.suffix.lower() in SUBTITLES and re.fullmatch("(?!cc)[a-z]{2}(-.*)?", codes[path])
+    is_other = lambda path: codes[path] != language and (codes[path] in LANGUAGES or is_tag(path))
+    fitting = [path for path in found if not is_other(path)]
     return max(fitting, key=lambda path: (path.suffix.lower() in SUBTITLES, codes[path] == language), default=None)
 
 

@@ -5,9 +5,10 @@ from functools import partial
 
 from myxtts.config.checks import UNPRINTABLE, UserError, needing
 from myxtts.data.corpora import tables
-from myxtts.data.corpora.base import CorpusFormat, Place, Reading
+from myxtts.data.corpora.base import CorpusFormat, Place, Reading, to_code
 from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
 from myxtts.storage.files import digest_bytes, user_cache, write_whole
+from myxtts.text.languages import LANGUAGES
 
 _STATE, _SPLITS = "state.json", "dataset_dict.json"
 _NORMALIZED, _TRANSCRIPTS = ".normalized.txt", ".trans.txt"
@@ -75,16 +76,17 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged if that file is missing."""
+    """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged if it names none."""
     path = place.path / "lang.txt"
     is_there = reading.folder.has(place.path, path.name)
-    return place._replace(language=reading.folder.read_text(path, 100).strip()) if is_there else place
+    code = to_code(reading.folder.read_text(path, 100).strip()) if is_there else ""
+    return place._replace(language=code) if code in LANGUAGES else place
 
 
 def read_finetune_webui(reading: Reading, place: Place) -> None:
     """Reads a data set of xtts-finetune-webui: `metadata_train.csv` and `metadata_eval.csv`."""
     if reading.folder.has(place.path, "metadata_train.csv"):
-        read_lists(reading, place)
+        read_lists(reading, _with_language(reading, place))
 
 
 def read_common_voice(reading: Reading, place: Place) -> None:
@@ -136,31 +138,38 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 
 
 def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
-    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. Instead of
-    `train.csv`, there may be `metadata.csv`. If `is_split`, reads nothing without a validation list or a test list."""
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. If
+    `is_split`, reads only a folder with a `metadata.csv`, for training, and a validation list or a test list."""
     folder = reading.folder
+    usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
+    if is_split and not usual:  # VCTK, Kaldi, … have their own texts and speakers
+        return
     is_of_lists = lambda path: not (folder.stems(path) or folder.subfolders(path))
     is_held_out = lambda path: any(_ROLES[role].search(path.stem.lower()) for role in ("validation", "test"))
     folders = [place.path, *filter(is_of_lists, folder.walk(place.path, 1))]
     folders = [one for one in folders if not is_split or any(is_held_out(one / name) for name in folder.files(one))]
-    lists = next(filter(None, (_find_lists(reading, place, path) for path in folders)), {})
+    lists = next(filter(None, (_find_lists(reading, place, path, is_split) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
-    usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
-    training = roles["training"] or [path for path in usual if path in lists][:1]
+    training = [path for path in usual if path in lists][:1]
+    training = training if is_split or not roles["training"] else roles["training"]
     if not lists or is_split and not (training and any(map(is_held_out, lists))):
         return
+    if is_split:
+        place = _with_language(reading, place)
+        if not all(tables.names_text(reading, lists[path]) for path in (*training, *roles["validation"][:1])):
+            return
     training = training or [path for path in lists if len(lists) == 1 or not is_held_out(path)]
     if len(training) != 1:
         names = ", ".join(sorted(path.name for path in lists))
         raise CorpusError(f"{place.path} has several lists: {names}. Give the one to train on.")
-    for path in (path for path in usual if path not in training):
+    for path in (path for path in (*usual, *roles["training"]) if path not in training):
         reading.note("", folder.relative(path), f" is not used, because there is {training[0].name}.")
     held_out = [lists[path] for path in (*roles["validation"], *roles["test"])]
     validation = held_out.pop(0) if roles["validation"] else None
-    tables.read_split(reading, _with_language(reading, place), lists[training[0]], validation, held_out)
+    tables.read_split(reading, place, lists[training[0]], validation, held_out)
 
 
-def _find_lists(reading, place, folder):
+def _find_lists(reading, place, folder, is_split=False):
     """Returns the lists of clips in a folder as `{path: Table}`. Leaves out `speakers.csv` and reports of MyXTTS."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
@@ -173,7 +182,7 @@ def _find_lists(reading, place, folder):
                 continue  # a report on clips, such as that of `myxtts doctor data`
             found[path] = tables.header_table(reading, place, path) or tables.content_table(reading, place, path)
         except CorpusError:
-            if path.suffix not in (".txt", ".json"):  # these need not be lists
+            if not is_split and path.suffix not in (".txt", ".json"):  # these need not be lists
                 raise
     return {path: table for path, table in found.items() if table}
 

@@ -190,6 +190,14 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     return _located(reading, place, path, dialect, tuple(columns), header_line)
 
 
+def names_text(reading: Reading, table: Table) -> bool:
+    """Returns whether a list has no header, or a header that names its text column."""
+    if table.dialect is None or table.header_line is None:
+        return True
+    header = reading.folder.read_lines(table.path)[table.header_line]
+    return not {"text", "normalized"}.isdisjoint(names_to_columns(table.dialect.split(header)))
+
+
 def plain_table(reading: Reading, place: Place, path: Path, separator: str | None = None) -> Table:
     """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
     `id|text|normalized text` and `id|text|normalized text|speaker`. A `separator` of None is guessed."""

@@ -151,12 +151,14 @@ def test_dropped_files_become_a_data_set(tmp_path):
     (tmp_path / "b").mkdir()
     other = [str(shutil.copyfile(file, tmp_path / "b" / file.name)) for file in given[:2]]
     assert not data.keep("mine", other)  # the same files again
-    Path(other[1]).write_bytes(b"another text")
+    Path(other[1]).write_bytes(b"a mended text")
+    assert not data.keep("mine", other) and (folder / "a.txt").read_bytes() == b"a mended text"
+    Path(other[0]).write_bytes(b"another sound")
     wrong = {
         ("mine", str(given[1])): "Add recordings",
         ("mine", audio, "/x/a.exe"): "a.exe",
         ("new", audio): "a has no text",
-        ("mine", *other): "named a.txt",
+        ("mine", *other): "named a.wav",
         ("new", "/x/b.m4a"): "b.m4a.*ffmpeg",
     }
     wrong |= {("mine", audio, "/b/a.wav"): "named a.wav", ("mine", audio, str(listed)): "data set mine"}

@@ -10,6 +10,8 @@ const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviation
   /(?<=[.!?…؟۔।॥]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/.source + "|" +
   /(?<=(?:[。！？｡።፧፨]|፡፡)["'”’»」』）)\]]*)\s*(?![\s。！？｡።፧፨፡"'”’»」』）)\]])/.source);
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
+const JOINED = // As in text/cleaners.py: file(s), 5:30, :)
+  /(?<=[\p{L}\p{N}_])\(([\p{L}\p{N}_]+)\)|(?<=[\p{L}\p{N}_]):(?=[\p{L}\p{N}_])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
 const PARAGRAPH = /\n[^\S\n]*\n/;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
@@ -310,7 +312,7 @@ export class Speaker {
 
   sentences(text, language) {
     if (!this.languages.includes(language)) throw new Error(`This page speaks ${this.languages.join(", ")}, not ${language}.`);
-    if (/[\p{L}\p{N}]/u.test(text) && !this.isKnown(text, language))
+    if (/\p{L}/u.test(text) && !this.isKnown(text, language))
       throw new Error(`Most letters of the text are unknown to the model in ${language}. Choose another language.`);
     const longestWord = text.split(/\s+/).reduce((most, word) => Math.max(most, word.length), 1);
     const longest = Math.max(this.config.longest_texts[language], longestWord);
@@ -327,9 +329,9 @@ export class Speaker {
     return this.vocabulary.encode(this.spoken(text, language), language);
   }
 
-  // Whether the model knows at least half of the letters and digits of a text.
+  // Whether the model knows at least half of the letters of a text.
   isKnown(text, language) {
-    const letters = this.spoken(text, language).match(/[\p{L}\p{N}]/gu) ?? [];
+    const letters = this.spoken(text, language).match(/\p{L}/gu) ?? [];
     const known = letters.filter((one) => this.vocabulary.ids.has(one)).length;
     return known > 0 && 2 * known >= letters.length;
   }
@@ -349,7 +351,9 @@ export class Speaker {
     };
     const comma = [...(scripts[language].includes("ARABIC") ? "،," : ",")].find((one) => !lacks(one)) ?? "";
     const pause = (_, before, after) => `${before || after || comma} `;
-    const replaced = [...read.normalize("NFC")].map((one) => (lacks(one) ? other(one) : one)).join("").trim();
+    const joined = (all, inner) => [...all].every((one) => !"():".includes(one) || ids.has(one)) ? all : inner ?? " ";
+    const whole = read.replace(JOINED, joined);
+    const replaced = [...whole.normalize("NFC")].map((one) => (lacks(one) ? other(one) : one)).join("").trim();
     return replaced.replace(/ ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)/g, pause).split(/\s+/).join(" ").trim();
   }
 
