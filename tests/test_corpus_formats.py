@@ -215,6 +215,14 @@ def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp
         assert [u.id for u in load_corpus(tmp_path).utterances] == ["c", "a"]
         (tmp_path / "train.csv").unlink(missing_ok=True)  # then metadata.csv has the clips to train on
     assert len(load_corpus(tmp_path, format_name="header").utterances) == 4
+    (tmp_path / "lang.txt").write_text("a set of clips in English")  # names no language
+    text(tmp_path / "metadata.csv", "file,text,speaker\na,Hello,Ann\nb,So,Ann\nc,Good day,Ann\nd,More,Ann\n")
+    text(tmp_path / "train.txt", "id|text\na|Hello\n")  # without speakers
+    found = load_corpus(tmp_path).utterances
+    assert {u.id: u.speaker for u in found if not u.validation} == {"a": "Ann"}
+    for name in ("val.csv", "valid.csv", "test.csv"):
+        text(tmp_path / name, "file,duration\nc.wav,1.2\n")  # no list of texts
+    assert len(load_corpus(tmp_path).utterances) == 4
 
 
 def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_path):

@@ -1,6 +1,7 @@
 """Starting from another run's weights: vocabulary growth, LoRA, and what a new run copies."""
 
 import dataclasses
+import json
 import shutil
 
 import keras
@@ -240,11 +241,17 @@ def test_reset_of_a_later_stage_keeps_the_origin_of_the_run(source, tokenizer, t
     for part in ("speaker", "decoder"):
         CheckpointStore(folder / part).write(4, {"model": {}}, {"finished": True})
     began = tiny_run_config(gpt={"lora_rank": 2}, training={"init_from": str(folder)})
-    CheckpointStore(write_run(run, model, tokenizer, began) / "gpt").write(9, {"model": {}}, {"finished": True})
+    store, state = CheckpointStore(write_run(run, model, tokenizer, began) / "gpt"), {"finished": True, "position": 9}
+    store.write(9, {"model": {}}, {**state, "config": began.to_dict()})
     for given in (None, str(folder)):
         asked = {"stage": "decoder", "reset_training": True, "init_from": given}
         settled = settle_origin(tiny_run_config(None, run, training=asked))[0].training
         assert (settled.init_from, settled.gpt.lora_rank) == (str(folder), 2)
+    (run / "config.json").write_text(json.dumps(with_training(began, tune=("gpt",)).to_dict()))
+    asked = tiny_run_config(None, run, training={"stage": "decoder", "reset_training": True})
+    assert settle_origin(asked)[0].training.tune == ("gpt", "decoder")
+    folder.rename(tmp_path / "elsewhere")
+    assert settle_origin(asked)[0].training.init_from is None
 
 
 def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, tiny_corpus, tmp_path):

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from myxtts.apps.studio import processes
+from myxtts.apps.studio import folders, processes
 from myxtts.apps.studio.folders import DataSets, kept_in, named_folder, removable, runs_in, to_trash
 from myxtts.apps.studio.processes import Tasks, output_path, start_training
 from myxtts.apps.studio.studio import Studio
@@ -24,6 +24,18 @@ def test_name_of_a_run_is_letters_of_any_script_but_no_path(tmp_path, name):
         assert named_folder(tmp_path, good) == tmp_path / good
     with pytest.raises(UserError, match="name of a run"):
         named_folder(tmp_path, name)
+
+
+def test_votes_are_stored_and_counted_by_pair(tmp_path):
+    assert folders.count_votes(tmp_path) == []
+    folders.add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
+    folders.add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
+    folders.add_vote(tmp_path, ("a@last", "b@best"), None, False, "x", 3)
+    assert folders.count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1, 0.5]]
+    lines = (path := tmp_path / "_votes.csv").read_text().splitlines()
+    path.write_text("\n".join(line.replace(",", ";") for line in lines) + "\n")  # as some spreadsheets save it
+    folders.add_vote(tmp_path, ("a@last", "b@best"), 0, True, "x", 3)
+    assert len(lines) == 4 and folders.count_votes(tmp_path) == [["a@last", "b@best", 1, 2, 1, 1.0]]
 
 
 def test_second_page_that_starts_the_same_run_is_refused(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ import pytest
 from tiny import recorded
 
 from myxtts.apps.studio import processes
-from myxtts.apps.studio.folders import DataSets, add_vote, count_votes, runs_in
+from myxtts.apps.studio.folders import DataSets, runs_in
 from myxtts.apps.studio.processes import RunView, Tasks, output_path, start_training, stop_training
 from myxtts.apps.studio.studio import Studio
 from myxtts.apps.studio.texts import PREFIX, TEXTS
@@ -178,15 +178,6 @@ def test_dropped_files_become_a_data_set(tmp_path):
     (folder / "a.txt").write_text("Guten Morgen, der Zug nach Hamburg hat heute Verspätung. " * 3, encoding="utf-8")
     language = lambda name: Studio(tmp_path).data_language(name and str(data.folder(name)), "nl")
     assert [language(name) for name in ("mine", "listed", "new", "")] == ["de", "nl", "nl", "nl"]
-
-
-def test_votes_are_stored_and_counted_by_pair(tmp_path):
-    assert count_votes(tmp_path) == []
-    add_vote(tmp_path, ("b@best", "a@last"), 0, True, 'She said: "no",\nthen left.', 3)
-    add_vote(tmp_path, ("a@last", "b@best"), 1, True, "x", 3)
-    add_vote(tmp_path, ("a@last", "b@best"), None, False, "x", 3)
-    assert count_votes(tmp_path) == [["a@last", "b@best", 0, 2, 1, 0.5]]
-    assert len((tmp_path / "_votes.csv").read_text().splitlines()) == 4
 
 
 def test_command_is_followed_cancelled_and_fails_with_its_message(tmp_path, monkeypatch):
