@@ -17,7 +17,7 @@ from command_helpers import sentence_of
 from myxtts import __main__ as myxtts_command
 from myxtts.audio.encoding import write_audio
 from myxtts.cli import arguments, train
-from myxtts.cli.errors import exits_with_sentence
+from myxtts.cli.errors import exits_with_sentence, require_output
 
 pytestmark = pytest.mark.usefixtures("devices_as_before")
 
@@ -212,3 +212,11 @@ def test_closed_standard_streams_are_empty():
     script = "import sys; from myxtts.devices.tensorflow_start import run_to_exit as run\n"
     script += "run(lambda: sys.stdout.flush() or len(sys.stdin.read()))"
     assert subprocess.run(["sh", "-c", '"$@" <&- >&-', "sh", sys.executable, "-c", script], cwd=ROOT).returncode == 0
+
+
+def test_a_folder_that_is_replaced_needs_a_parent_to_write_to(tmp_path, monkeypatch):
+    probed = []
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda dir: probed.append(Path(dir)) or mock.Mock())
+    for replaces in (False, True):
+        require_output("--output", str(tmp_path), makes_folders=True, replaces=replaces)
+    assert probed == [tmp_path, tmp_path.parent]

@@ -23,7 +23,7 @@ BUDGETS = {
     "memory": 580,
     "models": 1840,
     "runs": 2460,
-    "storage": 1265,
+    "storage": 1270,
     "tests": 25000,
     "text": 1670,
     "training": 4095,

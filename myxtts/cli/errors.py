@@ -50,10 +50,10 @@ def exits_with_sentence(main: Callable) -> Callable:
     return wrapped
 
 
-def require_output(flag: str, path: str | None, makes_folders: bool = False, starts: bytes = b"") -> None:
+def require_output(flag: str, path: str | None, makes_folders=False, starts: bytes = b"", replaces=False) -> None:
     """Raises `UserError` if no file can be written to `path`, the value of `flag`. Does nothing if `path` is None.
-    If `makes_folders` is true, `path` may be a folder, and its parent folders need not exist. If the file already
-    exists, it must be empty or begin with the bytes `starts`."""
+    If `makes_folders` is true, `path` may be a folder, and its parent folders need not exist; an existing folder is
+    replaced as a whole if `replaces` is true. An existing file must be empty or begin with the bytes `starts`."""
     if path is None:
         return
     require("://" not in path, flag, "a path on this machine", printable(path))
@@ -64,7 +64,7 @@ def require_output(flag: str, path: str | None, makes_folders: bool = False, sta
     if starts and os.path.isfile(target):
         with open(target, "rb") as file:
             require(file.read(len(starts)) in (b"", starts), flag, "a new file or an earlier report", printable(path))
-    place = target if makes_folders and os.path.isdir(target) else os.path.dirname(target)
+    place = target if makes_folders and os.path.isdir(target) and not replaces else os.path.dirname(target)
     while makes_folders and not os.path.exists(place):
         place = os.path.dirname(place)
     is_device = os.path.exists(target) and not (os.path.isfile(target) or os.path.isdir(target))

@@ -1,6 +1,5 @@
 """The commands `myxtts convert`, `myxtts export` and `myxtts push`, which convert and upload models."""
 
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ def convert(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--which", choices=("best", "last"), default="best", help=EXAMPLES["which to convert"])
     parser.add_argument("--accept-licence", **LICENCE)
     arguments = parser.parse_args(argv)
-    require_output("--output", arguments.output, makes_folders=True)
+    require_output("--output", arguments.output, makes_folders=True, replaces=True)
     filter_native_errors()
     given = {option: getattr(arguments, option) for option in RELEASED_NAMES}
     if arguments.from_coqui is None:
@@ -80,8 +79,7 @@ def export_parser() -> PlainParser:
 def export(argv: Sequence[str] | None = None) -> int:
     """Exports a trained model, prints the results of the export's checks, and returns the exit code."""
     arguments = export_parser().parse_args(argv)
-    require_output("--output", os.path.dirname(os.path.realpath(arguments.output)), makes_folders=True)
-    require_output("--output", arguments.output, makes_folders=True)
+    require_output("--output", arguments.output, makes_folders=True, replaces=True)
     folder = local_folder(arguments.checkpoint, arguments.accept_licence)
     import_tensorflow()
     from myxtts.devices.configuration import configure_for_speech

@@ -12,8 +12,6 @@ from typing import Any, BinaryIO
 
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Pattern of control characters, lone surrogates, line separators and bidirectional marks."""
-JOINERS = "\u200c\u200d"
-"""Zero-width non-joiner and joiner, which are parts of words, for example in Persian."""
 console_log = logging.getLogger("myxtts.console")
 """Logger for lines that were already printed on the screen. They are only added to the run's log file."""
 
@@ -37,8 +35,8 @@ def say(text: str) -> None:
 
 
 def without_marks(text: str) -> str:
-    """Removes combining marks and `JOINERS` after the first character. The pattern `\\w` does not match them."""
-    is_part = lambda one: one in JOINERS or unicodedata.category(one).startswith("M")
+    """Removes combining marks and zero-width joiners, which `\\w` does not match, after the first character."""
+    is_part = lambda one: one in "\u200c\u200d" or unicodedata.category(one).startswith("M")
     return text[:1] + "".join(one for one in text[1:] if not is_part(one))
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from os import PathLike
@@ -194,8 +195,8 @@ def _parsed(text):
         count += 1
         if isinstance(node, yaml.MappingNode):
             waiting += itertools.chain(*node.value)  # keys and values
-            names = [key.value for key, _ in node.value]
-            if twice := [key for key, _ in node.value if names.count(key.value) > 1]:
+            names = Counter(str(key.value) for key, _ in node.value)
+            if twice := [key for key, _ in node.value if names[str(key.value)] > 1]:
                 raise yaml.MarkedYAMLError(problem="a name is given twice", problem_mark=twice[-1].start_mark)
         elif isinstance(node, yaml.SequenceNode):
             waiting += node.value

@@ -19,9 +19,9 @@ TYPOGRAPHIC_VARIANTS = {ord(mark): SAME_SOUND[mark] for mark in "‘’‚‛ʼ�
 Punctuation that belongs to a script (، ؟ 。) is not in the table."""
 PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
-_MARKS = "\u200e\u200f\u202c\u2069"  # direction marks at the end of right-to-left text
+DIRECTION_MARKS = "\u200e\u200f\u202c\u2069"  # invisible, after the last character of right-to-left text
 # End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
-_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+["'”’»)\]{_MARKS}]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
+_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+["'”’»)\]{DIRECTION_MARKS}]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence
 _ORDINAL = re.compile(r"^[0-9]+\.$")
@@ -96,7 +96,7 @@ def split_sentences(text: str, language: str) -> list[str]:
     pattern = _ABBREVIATION.get(language.abbreviation_stop, language.abbreviation_stop)
     shared = {match.end() for match in re.finditer(language.shared_stop, text)} if language.shared_stop else set()
     for match in _SENTENCE_END.finditer(text):
-        if match.group().rstrip(_MARKS) == "." and match.end() not in shared:
+        if match.group().rstrip(DIRECTION_MARKS) == "." and match.end() not in shared:
             # Limits of 200 characters keep the search linear if many full stops do not end the sentence.
             word = _LAST_WORD.search(text, max(start, match.start() - 200), match.start() + 1).group()
             follows = text[match.end() : match.end() + 2].strip()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from myxtts.text.cleaners import plain_letter, replace_unknown, split_text
+from myxtts.text.cleaners import DIRECTION_MARKS, plain_letter, replace_unknown, split_text
 from myxtts.text.g2p import in_words, written
 from myxtts.text.languages import get_language
 
@@ -21,8 +21,8 @@ between two words, and at a blank line."""
 _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(r"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$"""),
-    CLAUSE_PAUSE_SECONDS: re.compile(r"[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$"),
+    SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）{DIRECTION_MARKS}]*$"""),
+    CLAUSE_PAUSE_SECONDS: re.compile(rf"[,;:،؛、，；：፣፤፥—–][{DIRECTION_MARKS}]*$"),
 }
 
 

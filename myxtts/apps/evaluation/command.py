@@ -116,7 +116,7 @@ def _check(arguments):
     require(0 <= arguments.seed < 2**31, "--seed", "0 to 2147483647", arguments.seed)
     check_device(arguments.device)
     arguments.language = language_code(arguments.language)
-    require_output("--output", arguments.output, makes_folders=True)
+    require_output("--output", arguments.output, makes_folders=True, replaces=True)
     check_output(Path(arguments.output))
     data, texts = arguments.data, [arguments.texts] if arguments.texts else []
     require(not data or Path(data).exists(), "--data", "an existing folder or list", data, "Check the name.")

@@ -19,7 +19,7 @@ from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import without_marks
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of, model_name
-from myxtts.storage.files import append_line, csv_text, free_path, read_csv, write_text, write_whole
+from myxtts.storage.files import append_line, csv_delimiter, csv_text, free_path, read_csv, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 """Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
@@ -225,11 +225,9 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
     """Appends a vote on the two models `sides` to `_votes.csv`. `better` is the index of the winner, None for a tie."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
-    with open(home / VOTES, encoding="utf-8", errors="replace") as file:
-        separator = ";" if ";" in file.readline() else ","  # a spreadsheet may have saved the file
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    chosen = SAME if better is None else sides[better]
-    append_line(home / VOTES, csv_text([(at, *sides, chosen, int(blind), text, seed)], separator, end=""))
+    row = (at, *sides, SAME if better is None else sides[better], int(blind), text, seed)
+    append_line(home / VOTES, csv_text([row], csv_delimiter(home / VOTES), end=""))
 
 
 def count_votes(home: Path) -> list[list]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, FFMPEG, MEDIA_EXTENSIONS
-from myxtts.config.checks import UNPRINTABLE, counted, printable, read_toml, require
+from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
@@ -71,7 +71,7 @@ def load_corpus(
     inner = formats if chosen[0].name == "speaker-folders" else chosen  # speakers' folders may have other formats
     reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
     folder = reading.folder.root
-    place = Place(folder, "", UNPRINTABLE.sub("", folder.name), None if root.is_dir() else folder / file_key(root.name))
+    place = Place(folder, "", folder.name, None if root.is_dir() else folder / file_key(root.name))
     try:
         layout = reading.read((form for form in chosen if form.takes_list or not place.list_path), place)
     except ClipRefused as refused:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from myxtts.config.checks import counted
+from myxtts.config.checks import UNPRINTABLE, counted
 from myxtts.config.rates import MODEL_SAMPLE_RATE
 from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
 from myxtts.storage.speakers import composed
@@ -179,7 +179,7 @@ class Reading:
         if not (is_name(speaker) and is_name(language)):
             detail = "Its speaker or language is too long, or has control or direction characters."
             raise ClipRefused("bad label", detail)
-        speaker = composed(speaker or place.speaker)
+        speaker = composed(speaker or UNPRINTABLE.sub("", place.speaker))  # a folder may have any name
         clip = Utterance(clip_id, path, text, speaker, to_code(language) or self.language, line, place.validation)
         self.utterances.append(clip)
         self._first_uses[clip_id] = clip

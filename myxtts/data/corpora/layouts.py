@@ -3,7 +3,7 @@
 import re
 from functools import partial
 
-from myxtts.config.checks import UNPRINTABLE, UserError, needing
+from myxtts.config.checks import UserError, needing
 from myxtts.data.corpora import tables
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, to_code
 from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
@@ -150,8 +150,7 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
     folders = [one for one in folders if not is_split or any(is_held_out(one / name) for name in folder.files(one))]
     lists = next(filter(None, (_find_lists(reading, place, path, is_split) for path in folders)), {})
     roles = {role: [path for path in lists if rule.search(path.stem.lower())] for role, rule in _ROLES.items()}
-    training = [path for path in usual if path in lists][:1]
-    training = training if is_split or not roles["training"] else roles["training"]
+    training = (not is_split and roles["training"]) or [path for path in usual if path in lists][:1]
     if not lists or is_split and not (training and any(map(is_held_out, lists))):
         return
     if is_split:
@@ -215,7 +214,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
                 raise ClipRefused("command", detail)
             if key not in texts:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
-            cells = {"id": source, "text": texts[key], "speaker": speakers.get(key, place.speaker)}
+            cells = {"id": source, "text": texts[key]} | ({"speaker": speakers[key]} if key in speakers else {})
             reading.add(place, cells, number, (place.path,), name=key)
 
 
@@ -257,7 +256,7 @@ def _add_pair(reading, place, audio, transcript, name):
             detail = f"{name_of_text} has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
             raise ClipRefused("unreadable text", detail)
         reading.note("Two numbers a line are read as text in ", name_of_text)
-    cells = {"id": audio.name, "text": " ".join(text.split()), "speaker": place.speaker}
+    cells = {"id": audio.name, "text": " ".join(text.split())}
     reading.add(place, cells, None, (audio.parent,), name=name)
 
 
@@ -279,7 +278,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
     speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
     for path in speakers:
-        stems, part = reading.folder.stems(path), place._replace(speaker=UNPRINTABLE.sub("", path.name))
+        stems, part = reading.folder.stems(path), place._replace(speaker=path.name)
         for stem in sorted(stems):
             if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:
                 continue
@@ -300,7 +299,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     if held | tests >= {*chapters}:
         held, tests = set(), set()
     for path in (path for path in chapters if path not in tests):
-        part = place._replace(speaker=UNPRINTABLE.sub("", path.parent.name), validation=path in held)
+        part = place._replace(speaker=path.parent.name, validation=path in held)
         if suffix == _NORMALIZED:
             _read_pairs(reading, part.below(path), path, path, suffix)
             continue
@@ -308,7 +307,7 @@ def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
             for number, line in enumerate(reading.folder.read_lines(path / name), 1):
                 clip, _, text = line.partition(" ")
                 with reading.clip(clip, number, path / name):
-                    reading.add(part, {"id": clip, "text": text, "speaker": part.speaker}, number, (path,))
+                    reading.add(part, {"id": clip, "text": text}, number, (path,))
     if tests:
         reading.note("The folders test-… are not used")
 

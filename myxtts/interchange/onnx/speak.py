@@ -335,7 +335,7 @@ def read_wav(path, seconds=3600):
     Averages the channels that are not silent. If they cancel out, uses only the loudest channel."""
     try:
         with open(path, "rb") as place, mmap.mmap(place.fileno(), 0, access=mmap.ACCESS_COPY) as mapped:
-            if found := re.search(rb"(?s)fmt .{4}\xfe\xff.{22}\x01\0", mapped):  # WAVE_FORMAT_EXTENSIBLE with PCM
+            if found := re.search(rb"(?s)fmt .{4}\xfe\xff.{22}\x01\0", mapped[: 2**16]):  # PCM, EXTENSIBLE
                 mapped[found.start() + 8 : found.start() + 10] = b"\1\0"  # WAVE_FORMAT_PCM: Python 3.11 knows no other
             file = wave.open(mapped)
             width, channels, rate = file.getsampwidth(), file.getnchannels(), file.getframerate()

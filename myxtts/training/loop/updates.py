@@ -127,7 +127,7 @@ class UpdateRule:
         self.bad_steps_in_row.assign((self.bad_steps_in_row + 1) * is_bad)
         if self.scaled:
             good_steps = (self.good_steps + 1) * is_good
-            grows = good_steps >= 2000
+            grows = good_steps >= 2000  # as in Keras's LossScaleOptimizer, like the first scale
             self.good_steps.assign(tf.where(grows, tf.constant(0, tf.int64), good_steps))
             larger, smaller = tf.minimum(scale * 2.0, 2.0**24), tf.maximum(scale * 0.5, 1.0)
             self.loss_scale.assign(tf.where(finite, tf.where(grows, larger, scale), smaller))

@@ -301,7 +301,7 @@ export class Speaker {
     if (!Number.isSafeInteger(seed) || seed < 0) throw new Error("The seed must be a whole number of 0 or more.");
     language = language || named.language || this.usualLanguage;
     const sentences = this.sentences(text, language);
-    if (!sentences.length) throw new Error("The text must have letters or digits.");
+    if (!sentences.length) throw new Error("The text must have letters that the model knows.");
     for (const [number, sentence] of sentences.entries()) {
       const ids = this.encode(sentence, language);
       const { codes, states, stopped } = await this.codes(ids, named.latents, seed, number, sampling);
