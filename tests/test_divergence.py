@@ -32,7 +32,7 @@ def test_the_count_of_bad_steps_continues_after_a_resume():
     assert [bool(record(other, step, False)) for step in range(5, 9)] == [False, False, True, True]
 
 
-def trainer_that_breaks(corpus, folder, bad_positions, **training):
+def trainer_that_breaks(corpus, folder, bad_positions, once=False, **training):
     """A DVAE trainer whose mels at some positions are NaN, and its data set."""
     training = {"max_bad_steps": 3, "checkpoint_every_steps": 2, "validate_every_steps": 50, **training}
     steps = {"max_steps": 9, "warmup_steps": 0, "final_learning_rate": 1.0, "crop_seconds": 0.4}
@@ -44,6 +44,8 @@ def trainer_that_breaks(corpus, folder, bad_positions, **training):
         prepared = prepare(batch, position)
         if position not in bad_positions:
             return prepared
+        if once:
+            bad_positions.remove(position)
         return prepared._replace(mel=prepared.mel * np.nan)
 
     trainer.preparation = preparation
@@ -71,6 +73,16 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
         assert "reconstruction" in bad["not_finite"] and "gradient_norm" in bad["not_finite"]
     resumed = dvae_trainer(dataset).watch.divergence
     assert (resumed.rate_scale, resumed.returns) == (pytest.approx(0.01), 2)
+
+
+def test_run_that_diverged_once_trains_on_to_its_end_with_the_lower_rate(tiny_corpus, tmp_path):
+    trainer, dataset = trainer_that_breaks(tiny_corpus, tmp_path, {4, 5, 6}, once=True)
+    recorder = Recorder()
+    trainer.train(dataset, [recorder])
+    assert trainer.step == 9 and np.isfinite(recorder.losses[9]["loss"])
+    assert recorder.losses[9]["learning_rate"] == pytest.approx(0.5 * 3e-3)
+    resumed = dvae_trainer(dataset).watch.divergence
+    assert (resumed.rate_scale, resumed.returns) == (0.5, 1)
 
 
 def test_run_without_a_good_checkpoint_stops_and_a_report_that_cannot_be_written_goes_to_the_log(
