@@ -315,7 +315,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model `source` (the value of --init-from), or None if the model is on the hub.
+    """Returns the settings of the model `source` (the value of --init-from), or None if it is not downloaded.
 
     Raises `ConfigError` if `requested` (the value of --model-size) is not None and differs from the model's size.
     """
@@ -323,7 +323,8 @@ def _config_of_source(source, requested):
     from myxtts.storage.run_folder import read_config
 
     hub.check_model(source, "--init-from")
-    brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
+    folder = hub.downloaded(source) if hub.is_hub_name(source) else hub.local_folder(source)
+    brought = read_config(folder) if folder else None
     if requested and brought and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
         raise ConfigError(f"{fault}. Leave out --model-size, which comes with the model.")

@@ -141,6 +141,7 @@ def package(tmp_path, monkeypatch):
 
 def test_an_installed_package_brings_rules_for_a_language(package):
     assert text_to_phonemes("Guten Tag", "de") == "bah bah"
+    assert g2p.espeak_voice("de", ("espeak",)) and not g2p.espeak_voice("de", ("de", "espeak"))  # as it was trained
     with pytest.raises(ValueError, match="gone:rules for Persian cannot be loaded: No module"):
         text_to_phonemes("سلام", "fa")
     with pytest.raises(ValueError, match="Languages with rules: am, de, fa"):

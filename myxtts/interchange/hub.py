@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -101,6 +101,16 @@ def local_folder(
             make_once(home, lambda: _make_folder(source, Path(snapshot), home))
         _FOUND[source] = home
     return _FOUND[source]
+
+
+def downloaded(source: str) -> Path | None:
+    """Returns the newest folder that `local_folder` has made of a hub model, or None. Does not use the network."""
+    repository, revision = parse_hub_name(source)
+    with suppress(HubError):  # huggingface_hub is not installed
+        folders = Path(import_hub().constants.HF_HOME, "myxtts", repository.replace("/", "--")).glob("*/config.json")
+        found = [path for path in folders if revision in ("main", path.parent.name)]
+        return max(found, key=lambda path: path.stat().st_mtime).parent if found else None
+    return None
 
 
 @contextmanager

@@ -123,15 +123,15 @@ class Run:
 
         return myxtts.evaluate(self.folder, **options)
 
-    def export(self, output: str | Path, weights: str = "float32", which: str = "best") -> Path:
+    def export(self, output: str | Path, weights: str | None = None, which: str = "best", format: str = "onnx") -> Path:
         """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        `weights` is the number format of the GPT's matrices, `float32` or `int8`. Raises `UserError` if the GPT is not
-        trained yet, or if `output` is not empty.
+        `weights` is the number format of the GPT's matrices, `float32` or `int8`; None is the usual one of `format`,
+        which is `onnx` or `web`. Raises `UserError` if the GPT is not trained yet, or if `output` is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
-        export_model(self.folder, Path(output), weights=weights, which=which)
+        export_model(self.folder, Path(output), format, weights, which)
         return Path(output)
 
     def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":

@@ -104,7 +104,7 @@ def espeak_voice(language: str, g2p: Iterable[str]) -> str | None:
     """Returns eSpeak NG's name of a language, or None if `g2p` (from `g2p_codes`) does not select eSpeak NG for it."""
     entry = get_language(language)
     # eSpeak NG cannot read romanized text.
-    has_rules = entry.phonemize or entry.romanize or entry.code in _hooks() or entry.code in g2p
+    has_rules = entry.phonemize or entry.romanize or entry.code in g2p
     return None if has_rules or ESPEAK not in g2p else _ESPEAK_VOICES.get(entry.code, entry.code)
 
 

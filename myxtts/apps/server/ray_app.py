@@ -47,7 +47,7 @@ def command_line(flags: dict[str, Any]) -> list[str]:
     for name, value in flags.items():
         name = name.replace("-", "_")
         if name in OF_RAY:
-            raise UserError(f"{name} is not available for replicas; docs/serving.md says what to use instead.")
+            raise UserError(f"{name} is not available for replicas; see docs/serving.md.")
         values = [*value] if isinstance(value, (list, tuple)) else [value]
         if (given := str(value).lower()) != "false" and value is not None and values:
             words += [f"--{name.replace('_', '-')}", *map(str, values if given != "true" else [])]

@@ -300,7 +300,8 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in enumerate(lines):
         name = table.name_of(line)
-        if index == table.header_line or left_out and _to_id(reading, name) in left_out:
+        is_above = header is not None and index <= header  # the header, and comments or Excel's `sep=` above it
+        if is_above or left_out and _to_id(reading, name) in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
