@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from myxtts.config.config import XTTSConfig
+from myxtts.devices.device_plan import plan_devices
 from myxtts.runs.console import RunConsole, losses_text, timing_lines
 from myxtts.training.loop.switches import Ledger, LedgerRow
 from myxtts.training.watching.callbacks import MetricsWriter, StageEnd, StageStart
@@ -21,6 +22,7 @@ def console(quiet=False):
     """Returns the console of a run with two stages and no estimate of the time left."""
     run = SimpleNamespace(time_left=SimpleNamespace(seconds_left=lambda step: None), best={})
     run.last_steps, run.history = dict.fromkeys(("dvae", "gpt"), 100), {"dvae": [], "gpt": []}
+    run.plan = plan_devices(num_gpus=0)
     return RunConsole(run, quiet)
 
 

@@ -68,7 +68,7 @@ def test_big_is_the_released_v2_shape():
 
 def test_size_given_in_python_has_that_shape():
     nano, tiny = ModelConfig(size="nano"), ModelConfig()
-    assert nano == config_from_dict({"model": {"size": "nano"}}).model
+    assert nano == config_from_dict({"model": {"size": "nano"}}).model == XTTSConfig(model={"size": "nano"}).model
     assert (nano.layers, nano.width, nano.heads, nano.num_latents, nano.num_codes) == (4, 128, 4, 8, 512)
     assert (tiny.size, tiny.layers, tiny.width) == ("tiny", 6, 256)
     changed = ModelConfig(size="nano", layers=5)

@@ -20,8 +20,8 @@ import soundfile
 from tiny import WORDS, random_model, spread, tiny_model_config, voiced
 from tokenizers import Tokenizer
 
-pytest.importorskip("onnx", reason="the extra export is not installed")
-pytest.importorskip("onnxruntime", reason="the extra export is not installed")
+pytest.importorskip("onnx", reason="the extra onnx is not installed")
+pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 
 from myxtts.__main__ import main
 from myxtts.audio.encoding import write_audio

@@ -63,6 +63,9 @@ class XTTSConfig(Settings):
     """Sampling parameters at synthesis."""
 
     def __post_init__(self):
+        for one in fields(self):
+            if isinstance(values := getattr(self, one.name), Mapping):
+                setattr(self, one.name, one.default_factory(**values))
         data, most_text, codes = self.data, self.model.max_text_tokens, self.model.max_codes
         hint, rule = "Lower it or raise model.max_text_tokens.", f"at most model.max_text_tokens ({most_text})"
         data.check("max_text_length", data.max_text_length <= most_text, rule, hint)

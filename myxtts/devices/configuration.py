@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 
 from myxtts.config.checks import counted, say
-from myxtts.devices.device_plan import ACCELERATOR_VARIABLES, DeviceError, DevicePlan, DeviceRequest, plan_devices
+from myxtts.devices.device_plan import DeviceError, DevicePlan, DeviceRequest, accelerator_variable, plan_devices
 from myxtts.devices.gpu_monitor import GPU, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import device_named, short_name
 from myxtts.devices.tensorflow_start import GPU_DRIVER_PLACES, import_sparingly
@@ -62,7 +62,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
         return [{}] * count
     if not (share := len(gpus) // count):
         rule = f"--workers must be at most {len(gpus)}, the number of GPUs that this process sees. Received: {count}"
-        raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {ACCELERATOR_VARIABLES[0]}=cpu.")
+        raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {accelerator_variable()}=cpu.")
     found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
     return found
@@ -82,8 +82,7 @@ def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=
         if not value.isdecimal():
             raise DeviceError(f"{VIRTUAL_DEVICES_VARIABLE} must be a number of devices. Received: {value}.")
         virtual_devices = int(value)
-    demanded = (os.environ[name].strip().lower() for name in ACCELERATOR_VARIABLES if os.environ.get(name))
-    options.setdefault("accelerator", next(demanded, "auto"))
+    options.setdefault("accelerator", os.environ.get(accelerator_variable(), "").strip().lower() or "auto")
     return DeviceRequest(data_gpu=data_gpu, model_gpu=model_gpu, virtual_devices=virtual_devices, **options)
 
 
@@ -180,7 +179,7 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 def _require_build(tf, accelerator):
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
-        rule = f"{ACCELERATOR_VARIABLES[0]}={accelerator} needs a TensorFlow built with {accelerator}"
+        rule = f"{accelerator_variable()}={accelerator} needs a TensorFlow built with {accelerator}"
         raise DeviceError(f"{rule}. Install one, or set the variable to auto or cpu.")
 
 

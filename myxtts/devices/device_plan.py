@@ -1,5 +1,6 @@
 """The device plan: which device prepares data, and which devices train. Making a plan does not need TensorFlow."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,11 @@ VIRTUAL_NOTES = (
     "The memory limits are not enforced: virtual devices share the memory of this machine.",
 )
 ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a hard limit.",)
+
+
+def accelerator_variable() -> str:
+    """Returns the environment variable that demands an accelerator: the one that is set, or else the first."""
+    return next(filter(os.environ.get, ACCELERATOR_VARIABLES), ACCELERATOR_VARIABLES[0])
 
 
 class DeviceError(UserError):
@@ -111,7 +117,7 @@ def plan_devices(*, num_gpus: int, gpus: Sequence[GPU] | None = None, **request)
         data_gpu, models = 0, tuple(range(1, count))
     elif data_gpu is None:
         has_accelerator = num_gpus > 0 or accelerator in ("auto", "cpu")
-        demand = f"{ACCELERATOR_VARIABLES[0]}={accelerator} demands a GPU, but this process sees none."
+        demand = f"{accelerator_variable()}={accelerator} demands a GPU, but this process sees none."
         _require(has_accelerator, f"{demand} Check the driver and CUDA_VISIBLE_DEVICES, or set it to auto or cpu.")
         if accelerator == "cpu" or num_gpus == 0:
             return DevicePlan("single", "/CPU:0", ("/CPU:0",), accelerator=accelerator)
@@ -154,7 +160,7 @@ def _require(holds, message):
 def _check_request(request):
     models, paired, pair = request.models, request.data_gpu is not None, "--data-gpu and --model-gpu"
     virtual, accelerator = request.virtual_devices or 0, request.accelerator
-    variable, kinds, named = ACCELERATOR_VARIABLES[0], ", ".join(ACCELERATORS), ",".join(map(str, models))
+    variable, kinds, named = accelerator_variable(), ", ".join(ACCELERATORS), ",".join(map(str, models))
     rule = f"--model-gpu and --model-gpus exclude each other. Received: {request.model_gpu} and {named}."
     _require(not request.model_gpus or request.model_gpu is None, rule)
     _require(accelerator in ACCELERATORS, f"{variable} must be one of {kinds}. Received: {accelerator}.")

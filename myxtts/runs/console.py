@@ -232,7 +232,7 @@ class RunConsole(RunListener):
             parts += [f"{tqdm.format_interval(seconds)} left{where}" for where, seconds in times.items()]
         self._say(" | ".join(filter(None, [*parts, *machine_lines(timing)])))
         # Step times on a CPU vary with the load of its cores, so they are ignored unless data is the bottleneck.
-        varies = "model_gpu_mb" in timing or timing.get("stall", 0.0) > STALL_WARNING
+        varies = "GPU" in self.run.plan.model_device or timing.get("stall", 0.0) > STALL_WARNING
         if lines and timing["variation"] > 0.3 and varies and not self._is_warned:
             self._is_warned = True
             self._say(

@@ -17,7 +17,7 @@ from myxtts.config.model import MODEL_SIZES, ModelConfig
 from myxtts.config.training import requested_switches
 from myxtts.data.corpora import load_corpus
 from myxtts.devices.configuration import early_gpu_configuration
-from myxtts.devices.device_plan import ACCELERATOR_VARIABLES
+from myxtts.devices.device_plan import accelerator_variable
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus, nvml
 from myxtts.devices.machine import BYTES_PER_GB, choose_precision, probe_files, read_memory, read_processor
 from myxtts.distributed.workers import join_workers, leaving_together
@@ -158,7 +158,7 @@ def _verdict(found):
         yield f"{speed} (batches of {batches}; {audio}; median of {counted(trained['steps'], 'step')})."
     if nvidia and not found["tensorflow"]["gpus"]:
         unused = f"NVML finds {counted(len(nvidia), 'GPU')}, but TensorFlow can use none"
-        yield f"{unused}: pip install 'tensorflow[and-cuda]', or check {ACCELERATOR_VARIABLES[0]}."
+        yield f"{unused}: pip install 'tensorflow[and-cuda]', or check {accelerator_variable()}."
     elif not found["tensorflow"]["gpus"]:
         yield "There is no GPU to train on. A CPU can train `nano` and `tiny`."
     for disk in found["disks"]:

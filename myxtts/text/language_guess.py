@@ -73,7 +73,7 @@ def _identifier():
     from py3langid.langid import MODEL_DIR, MODEL_FILE, LanguageIdentifier
 
     identifier = LanguageIdentifier.from_modelpath(MODEL_DIR / MODEL_FILE, norm_probs=True)  # takes 0.6 s
-    identifier.set_languages({code.partition("-")[0] for code in LANGUAGES} & {*identifier.nb_classes})
+    identifier.set_languages({code.partition("-")[0] for code in LANGUAGES} & {*identifier.labels})
     return identifier
 
 

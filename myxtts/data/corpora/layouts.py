@@ -38,7 +38,7 @@ def read_datasets(reading: Reading, place: Place) -> None:
 def _read_saved(reading, place):
     """Reads one saved `Dataset`. Its recordings are first extracted to a folder in the user's cache."""
     missing = f"{place.path} was saved by the library datasets, which is not installed"
-    with needing(f'{missing}. Install it with: pip install datasets (or ".[datasets]").'):
+    with needing(f'{missing}. Install it with: pip install "myxtts[datasets]".'):
         import datasets
     rows = datasets.load_from_disk(str(place.path))
     audio = next((name for name, kind in rows.features.items() if isinstance(kind, datasets.Audio)), None)
