@@ -30,6 +30,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav  # noqa: E
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.hearing.networks import DNSMOS, find_encoder  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.storage.files import digest_file  # noqa: E402
 from utilities.benchmarks.digit_recognizer import DigitRecognizer, damaged  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -215,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = (options.data / "speakers.csv").read_text(encoding="utf-8").splitlines()[1:]
     speakers = sorted({line.split(",")[1] for line in names})
-    recognizer = DigitRecognizer.load_or_train(options.data, options.output / "recognizer.weights.h5", TRAIN_INDICES)
+    weights = options.output / f"recognizer_{digest_file(options.data / 'metadata.csv')[:12]}.weights.h5"
+    recognizer = DigitRecognizer.load_or_train(options.data, weights, TRAIN_INDICES)
     if options.check:
         return check(recognizer, options.data, speakers)
     checkpoint = options.checkpoint
