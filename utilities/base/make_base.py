@@ -50,7 +50,8 @@ def voices(folder: Path, utterances: list) -> dict:
 
 def pack(folder: Path, corpus: Path, output: Path) -> int:
     """Writes the best weights of a run and the voices of `corpus` to the folder `output`; returns its size in bytes."""
-    utterances, pages = load_corpus(corpus).utterances, [(path.name, path.read_bytes()) for path in PAGES]
+    pages = {path.name: path.read_bytes() for path in BASE_FOLDER.glob("*.md")}  # written by hand
+    utterances = load_corpus(corpus).utterances
     config, speakers = without_places(read_config(folder)), voices(folder, utterances)
     config.training.init_from, config.training.tune, config.training.precision = None, (), None
     rates = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in utterances)
@@ -66,7 +67,7 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(folder / VOCABULARY, temporary / VOCABULARY)
         write_speakers(temporary, speakers)
-        for name, content in pages:
+        for name, content in pages.items():
             (temporary / name).write_bytes(content)
     return sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
 

@@ -84,13 +84,13 @@ def training_folder(data: Path, output: Path) -> Path:
 
 def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
     """Runs the training command and prints its time; returns the run's folder."""
-    run, before, began = output / "checkpoints", os.times(), time.perf_counter()
+    cpu_seconds = lambda: sum(os.times()[2:4])  # of child processes, user and system
+    run, before, began = output / "checkpoints", cpu_seconds(), time.perf_counter()
     command = [sys.executable, ROOT / "train_main.py", "--train-data", folder, "--config", options.config]
     command += ["--checkpoint-dir", run, "--reset-training", "--seed", options.seed]
     command += ["--max-steps", options.steps] if options.steps else []
     subprocess.run(list(map(str, command)), check=True)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = cpu_seconds() - before
     minutes = (time.perf_counter() - began) / 60
     print(f"training, all stages: {minutes:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 25 min of two cores)")
     return run

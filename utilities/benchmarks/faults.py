@@ -112,10 +112,7 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 
 def kill_once(run: TrainingRun, kinds: list, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
-    """Sends the last signal of `kinds` to a run at a random moment; yields a message for each failed check.
-
-    Removes the signal from `kinds`, except if the run has completed before.
-    """
+    """Sends a signal, taken from `kinds`, to a run unless it is complete; yields a message for each failed check."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):

@@ -47,9 +47,9 @@ class Server(AbstractContextManager):
 
     def __init__(self, checkpoint: str, *flags: str):
         self.log = tempfile.TemporaryFile("w+")
-        words = [sys.executable, *"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint, *flags]
+        words = [*"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint, *flags]
         began = time.monotonic()
-        self.command = subprocess.Popen(words, cwd=ROOT, stderr=self.log)
+        self.command = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=self.log)
         self.process = psutil.Process(self.command.pid)
         self.port = int(self._wait_for(lambda: re.search(r"Listening on .*:(\d+)", self._read_log()))[1])
         self._wait_for(lambda: self.load()["ready"])
@@ -109,7 +109,7 @@ class Timed:
 
 
 def difference(one: Timed, other: Timed) -> float:
-    """Returns the largest difference of two 16-bit signals; infinity if their lengths differ, 0 for refused requests."""
+    """Returns the largest difference of two 16-bit signals; infinity if their lengths differ, 0 if one was refused."""
     if not one.status == other.status == 200:
         return 0.0
     pair = [np.frombuffer(answer.sound, "<i2").astype(int) for answer in (one, other)]
