@@ -27,29 +27,24 @@ def step_line(step, avg=125.0, std=10.0, rate=8.0, stall=1.2, loss=3.1234, gpu=G
 
 
 def run_log(batch_size=16, avg=125.0, std=10.0, rate=8.0, stall=1.5):
-    return "\n".join(
-        [
-            "Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)",
-            f"Batch size: {batch_size}",
-            f"Effective batch size: {batch_size * 4}",
-            step_line(100, avg=999.0, rate=1.0),
-            step_line(200, loss=2.5),
-            "FINAL REPORT",
-            f"  Avg: {avg}ms, Std: {std}ms",
-            f"  Throughput: {rate} steps/sec",
-            f"  Variation: {100 * std / avg:.1f}%",
-            f"  Stall: {stall}%",
-            "  GPU util: data 60%, model 90%",
-            "  GPU memory: data 2000MB, model 9500MB",
-            "",
-        ]
-    )
+    return f"""Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)
+Batch size: {batch_size}
+Effective batch size: {batch_size * 4}
+{step_line(100, avg=999.0, rate=1.0)}
+{step_line(200, loss=2.5)}
+FINAL REPORT
+  Avg: {avg}ms, Std: {std}ms
+  Throughput: {rate} steps/sec
+  Variation: {100 * std / avg:.1f}%
+  Stall: {stall}%
+  GPU util: data 60%, model 90%
+  GPU memory: data 2000MB, model 9500MB
+"""
 
 
 def run(tool, *arguments):
-    done = subprocess.run(
-        [sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 

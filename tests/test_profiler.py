@@ -4,20 +4,16 @@ import contextlib
 import io
 import json
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from logical_devices import on_logical_devices
 from tiny import tiny_run_config, untraced
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
-
-from myxtts.config.settings import Default  # noqa: E402
-from myxtts.devices.device_plan import plan_devices  # noqa: E402
-from myxtts.devices.gpu_monitor import GPUReport, GPUUsage  # noqa: E402
-from utilities.dual_gpu_bottleneck_profiler import Profile, judge, main  # noqa: E402
+from myxtts.config.settings import Default
+from myxtts.devices.device_plan import plan_devices
+from myxtts.devices.gpu_monitor import GPUReport, GPUUsage
+from utilities.dual_gpu_bottleneck_profiler import Profile, judge, main
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
 ONE = plan_devices(num_gpus=1)

@@ -226,8 +226,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
     variation = lambda f: (f"{f['variation']:.0%}", f["variation"] < 0.3)
     alone = lambda f: (f"{f['speedup']:.2f} x the phases one by one", "GPU" in f["devices"] and f["speedup"] >= 0.95)
     faster = lambda f: _ratio(_rate(f), "step_ms" in dual and _rate(dual), lambda ratio: ratio >= 2.0)
-    peak = lambda f: f.get("peak_memory_mb")
-    smaller = lambda f: _ratio(peak(f), peak(dual), lambda ratio: ratio <= 0.5)
+    smaller = lambda f: _ratio(f.get("peak_memory_mb"), dual.get("peak_memory_mb"), lambda ratio: ratio <= 0.5)
     overlap = "dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)"
     rows = [
         _judged("model GPU utilisation at least 80 % (stretch 90 %)", dual, lambda f: _utilization(f, -1, 80)),
