@@ -43,6 +43,7 @@ def test_commands_have_the_flags_in_the_examples(name, command, flags):
 def test_every_script_and_every_job_calls_the_command():
     called = [path.name for path in (*SCRIPTS, *MANIFESTS)] + ["compose speech-1", "compose speech-2"]
     assert [name for name, _, _ in commands()] == called
+    assert "--array=0-15\n" in (prepare := (DEPLOY / "slurm/prepare.sbatch").read_text()) and "--shards 16 " in prepare
 
 
 def test_proxy_asks_the_replicas_that_compose_starts_and_waits_for():

@@ -27,29 +27,24 @@ def step_line(step, avg=125.0, std=10.0, rate=8.0, stall=1.2, loss=3.1234, gpu=G
 
 
 def run_log(batch_size=16, avg=125.0, std=10.0, rate=8.0, stall=1.5):
-    return "\n".join(
-        [
-            "Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)",
-            f"Batch size: {batch_size}",
-            f"Effective batch size: {batch_size * 4}",
-            step_line(100, avg=999.0, rate=1.0),
-            step_line(200, loss=2.5),
-            "FINAL REPORT",
-            f"  Avg: {avg}ms, Std: {std}ms",
-            f"  Throughput: {rate} steps/sec",
-            f"  Variation: {100 * std / avg:.1f}%",
-            f"  Stall: {stall}%",
-            "  GPU util: data 60%, model 90%",
-            "  GPU memory: data 2000MB, model 9500MB",
-            "",
-        ]
-    )
+    return f"""Devices: dual: data on /GPU:0 (GPU 0), model on /GPU:1 (GPU 1)
+Batch size: {batch_size}
+Effective batch size: {batch_size * 4}
+{step_line(100, avg=999.0, rate=1.0)}
+{step_line(200, loss=2.5)}
+FINAL REPORT
+  Avg: {avg}ms, Std: {std}ms
+  Throughput: {rate} steps/sec
+  Variation: {100 * std / avg:.1f}%
+  Stall: {stall}%
+  GPU util: data 60%, model 90%
+  GPU memory: data 2000MB, model 9500MB
+"""
 
 
 def run(tool, *arguments):
-    done = subprocess.run(
-        [sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)], capture_output=True, text=True, timeout=60
-    )
+    command = [sys.executable, UTILITIES / f"{tool}.py", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -79,15 +74,13 @@ def test_the_final_report_gives_the_figures(read):
     assert (log.variation_percent, log.stall_percent) == (8.0, 1.5)
     assert (log.data_utilization_percent, log.model_utilization_percent) == (60, 90)
     assert (log.data_memory_mb, log.model_memory_mb) == (2000, 9500)
+    assert read(run_log(batch_size=4, avg=800_000.0, rate=0.0)).samples_per_second == 0.005
 
 
 def test_without_a_final_report_the_step_lines_are_averaged(read):
-    log = read(
-        "Batch size: 4\n"
-        + step_line(100, avg=100.0, std=0.0, rate=10.0, stall=2.0)
-        + "\r"
-        + step_line(200, avg=300.0, std=0.0, rate=3.33, stall=4.0, loss="nan")
-    )
+    first = step_line(100, avg=100.0, std=0.0, rate=10.0, stall=2.0)
+    second = step_line(200, avg=300.0, std=0.0, rate=3.33, stall=4.0, loss="nan")
+    log = read(f"Batch size: 4\n{first}\r{second}")
     assert log.source == "2 step lines" and log.steps == 200 and math.isnan(log.loss)
     assert (log.mean_step_ms, log.std_step_ms, log.variation_percent) == (200, 100, 50)  # the spread between the lines
     assert (log.steps_per_second, log.samples_per_second, log.stall_percent) == (5, 20, 3)
@@ -123,9 +116,7 @@ def test_compare_shows_both_runs_the_change_and_the_speed_up(write):
 @pytest.mark.parametrize("tool", ["compare_logs", "analyze_batch_scaling"])
 def test_only_the_same_stage_of_runs_is_compared(write, tool):
     stage = lambda name, **figures: f"Stage {name}: 300 steps, 0 done, model tiny, 9 weights\n{run_log(**figures)}"
-    whole = write(
-        "whole.log", stage("dvae", avg=20.0, rate=50.0) + stage("gpt") + stage("decoder", avg=500.0, rate=2.0)
-    )
+    whole = write("whole.log", stage("dvae", avg=20.0, rate=50.0) + stage("gpt") + stage("decoder"))
     stopped = write("stopped.log", stage("dvae", avg=10.0, rate=100.0) + stage("gpt", avg=62.5, rate=16.0))
     printed = lambda *flags: run(tool, whole, stopped, *flags, "--json")[1]
     rates = lambda *flags: sorted(re.findall(r'"steps_per_second": ([0-9.]+)', printed(*flags)))
@@ -171,8 +162,8 @@ def test_scaling_sorts_by_batch_size_and_recommends_the_smallest_good_one(write)
     assert code == 0
     rows = [line.split() for line in out.splitlines()[2:5]]
     assert [row[0] for row in rows] == ["8", "16", "32"]
-    assert [row[7] for row in rows] == ["64.0", "126.4", "128.0"]  # samples/s
-    assert [row[8] for row in rows] == ["100", "99", "50"]  # efficiency against batch size 8
+    assert [row[7] for row in rows] == ["64.0", "126.0", "128.0"]  # samples/s
+    assert [row[8] for row in rows] == ["100", "98", "50"]  # efficiency against batch size 8
     assert [row[-1] for row in rows] == [str(logs[place]) for place in (1, 2, 0)]
     assert f"Best throughput: {logs[0]}, 128.0 samples/s." in out
     assert f"Recommended: --batch-size 16 ({logs[2]}), within 5 %" in out

@@ -23,6 +23,7 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_text
 from myxtts.storage.run_folder import own_run_folder
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
+from utilities.benchmarks import workers_equal
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -197,3 +198,5 @@ def test_log_has_each_line_from_the_devices_on_with_the_recipe_though_nothing_is
     assert any(line.startswith("dvae step 1/1 | loss") and " | Host memory: " in line for line in lines)
     begun, figures = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines()[:2])
     assert begun["kind"] == "start" and figures["kind"] == "training" and figures["host_mb"] > 100
+    losses = workers_equal.figures(tmp_path, "dvae")["training", 1]
+    assert set(losses) == {"reconstruction", "commitment", "loss", "gradient_norm"}

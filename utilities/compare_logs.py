@@ -129,7 +129,7 @@ def _read_run(path, stage, lines):
     if step_lines:
         run["steps"] = int(STEP.findall(step_lines[-1])[-1])
     mean = run["mean_step_ms"]
-    if mean and run["steps_per_second"] is None:
+    if mean and (run["steps_per_second"] is None or mean > 100):  # two decimals are less exact than the mean then
         run["steps_per_second"] = 1000 / mean
     if mean and run["std_step_ms"] is not None and run["variation_percent"] is None:
         run["variation_percent"] = 100 * run["std_step_ms"] / mean

@@ -3,9 +3,9 @@
     python utilities/dual_gpu_bottleneck_profiler.py --batch-size 16 --num-steps 100 --data-gpu 0 --model-gpu 1
     python utilities/dual_gpu_bottleneck_profiler.py --virtual-devices 2 --num-steps 20 --plot timeline.png
 
-Takes the flags of train_main.py and profiles the GPT stage on --train-data (default: the sample corpus). Writes no
-files except --json and --plot. Each phase is timed alone with synchronized devices, so that the phases add up; then
-the whole pipeline is timed.
+Takes the flags of train_main.py and profiles the GPT stage on --train-data (default: the sample corpus, written to the
+working folder). Writes no other files except --json and --plot. Each phase is timed alone with synchronized devices, so
+that the phases add up; then the whole pipeline is timed.
 """
 
 import argparse
@@ -23,8 +23,9 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from myxtts.cli.errors import exits_with_sentence, require_output  # noqa: E402  the checkout must be on the path first
+from myxtts.config.settings import Default  # noqa: E402
 from myxtts.devices.configuration import visible_gpus  # noqa: E402
-from myxtts.devices.gpu_monitor import GPUMonitor  # noqa: E402
+from myxtts.devices.gpu_monitor import BYTES_PER_MB, GPUMonitor  # noqa: E402
 
 LOAD_LIMIT = 0.20
 TRANSFER_LIMIT = 0.15
@@ -44,11 +45,6 @@ class Verdict(NamedTuple):
     """`data loading`, `transfer`, `training` or `variation`."""
     finding: str
     recommendation: str
-
-
-def data_seconds(phases):
-    """Returns the seconds per step of all phases except training."""
-    return sum(seconds for phase, seconds in phases.items() if phase != "train")
 
 
 def measure_phases(trainer, dataset, num_steps):
@@ -92,9 +88,9 @@ def judge(phases, variation, config, plan):
         finding = f"Data loading takes {share:.0%} of the step (limit {LOAD_LIMIT:.0%}): the host is the bottleneck."
         cores, workers = os.cpu_count(), config.data.num_workers
         fix = f"Read with more workers: --num-workers {min(cores, 2 * workers)} (now {workers})."
-        if workers >= cores:
+        if workers >= cores or isinstance(workers, Default):  # by default, tf.data adapts the number
             cache = f"Keep decoded clips: data.cache_mb: {4 * max(config.data.cache_mb, 512)} in --config"
-            fix = f"All {cores} cores read already. {cache}, or store the recordings as 22 050 Hz 16-bit WAV."
+            fix = f"{cache}, or store the recordings as 22 050 Hz 16-bit WAV."
         found.append(Verdict("data loading", finding, fix))
     if (share := shares["transfer"]) > TRANSFER_LIMIT:
         finding = f"Transfer takes {share:.0%} of the step (limit {TRANSFER_LIMIT:.0%}): the copy is the bottleneck."
@@ -104,7 +100,7 @@ def judge(phases, variation, config, plan):
             fix = "Virtual devices share one memory: judge the transfer on GPUs (--data-gpu, --model-gpu)."
         found.append(Verdict("transfer", finding, fix))
     if (share := shares["train"]) < TRAIN_LIMIT:
-        work = f"{1e3 * data_seconds(phases):.1f} ms of data work"
+        work = f"{1e3 * (sum(phases.values()) - phases['train']):.1f} ms of data work"
         waits = f"It waits for {work} per {1e3 * phases['train']:.1f} ms of training"
         finding = f"Training takes {share:.0%} of the step (limit {TRAIN_LIMIT:.0%}): the model device is under-used."
         found.append(Verdict("training", f"{finding} {waits}.", _trains_more(plan)))
@@ -145,6 +141,8 @@ class Profile:
     spans: list[tuple[str, float, float]]
     """Phase, start and end of each call of a phase in `LANES`, in seconds since the end of the last untimed step."""
     gpus: object
+    peak_mb: float | None = None
+    """Peak memory that TensorFlow used on the model GPU, in MB, without what it only reserved; None on a CPU."""
 
     @property
     def verdicts(self):
@@ -152,8 +150,9 @@ class Profile:
 
     @property
     def efficiency(self):
-        """Overlap efficiency: the longer of data work and training, divided by the measured step time. 1 is ideal."""
-        return 1e3 * max(data_seconds(self.phases), self.phases["train"]) / self.timing["avg_ms"]
+        """Overlap efficiency: the longest of loading, preparing and training, divided by the step time. 1 is ideal."""
+        preparing = self.phases["preprocess"] + self.phases["transfer"]
+        return 1e3 * max(self.phases["load"], preparing, self.phases["train"]) / self.timing["avg_ms"]
 
     @property
     def speedup(self):
@@ -184,6 +183,7 @@ class Profile:
             "ceiling": self.speedup / self.efficiency,
             "data_device_busy": self.busy[0],
             "model_device_busy": self.busy[1],
+            "peak_memory_mb": self.peak_mb,
             "gpu": {"available": bool(gpus), "reason": self.gpus.unavailable_reason, "gpus": gpus},
             "verdicts": [verdict._asdict() for verdict in self.verdicts],
         }
@@ -199,7 +199,7 @@ class Profile:
             f"  {'Sum of the phases:':<20}{1e3 * total:9.2f} ms  a step without overlap",
             f"  {'Pipeline step:':<20}{timing['avg_ms']:9.2f} ms  measured; {spread}",
             f"  Throughput: {timing['steps_per_second']:.2f} steps/sec",
-            f"  Overlap efficiency: {self.efficiency:.2f} (longer of data work and training / pipeline step)",
+            f"  Overlap efficiency: {self.efficiency:.2f} (longest of loading, preparing and training / pipeline step)",
             f"  Speed-up by overlap: {self.speedup:.2f} (ceiling {self.speedup / self.efficiency:.2f})",
         ]
         if self.efficiency > 1.005:  # only possible if the machine was busy
@@ -254,9 +254,12 @@ class DualGPUBottleneckProfiler:
 
     def run(self):
         """Measures the phases, then the pipeline; returns a `Profile`."""
+        import tensorflow as tf
+
         from myxtts.training.watching.measurement import WARMUP_STEPS, measure_pipeline
 
         phases, spans = measure_phases(self.trainer, self.dataset, self.num_steps), []
+        device, memory = self.trainer.plan.model_device, tf.config.experimental
 
         def watch(phase, call):
             def recorded(*arguments):
@@ -271,8 +274,9 @@ class DualGPUBottleneckProfiler:
             clock = measure_pipeline(self.trainer, self.dataset, self.num_steps, self.num_steps, watch)
         first = [end for phase, _, end in spans if phase == "train"][WARMUP_STEPS - 1]
         spans = [(phase, start - first, end - first) for phase, start, end in spans]
+        peak_mb = memory.get_memory_info(device)["peak"] / BYTES_PER_MB if "GPU" in device else None
         times = clock.step_times, clock.report(), spans
-        return Profile(self.trainer.config, self.trainer.plan, phases, *times, monitor.report())
+        return Profile(self.trainer.config, self.trainer.plan, phases, *times, monitor.report(), peak_mb)
 
 
 @exits_with_sentence

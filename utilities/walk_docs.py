@@ -105,13 +105,14 @@ def environment(folder: Path) -> dict[str, str]:
 def prepare(folder: Path, quick: bool) -> None:
     """Fills `folder` with the files and runs that the pages use; if `quick`, only with the files."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not quick and not (folder / "checkpoints/samples").is_dir():
+    if not quick and not (folder / "runs/before").is_dir():
         run(adapted("README", FIRST_COMMAND)[0], "sh", folder)
+        for name in ("a", "b", "after", "before"):
+            shutil.copytree(folder / "checkpoints", folder / "runs" / name, dirs_exist_ok=True)
     if (folder / "recordings").is_dir():
         return
     data = make_sample_corpus(folder / "DIR", num_clips=40)
-    shutil.copytree(data, folder / "recordings")
-    shutil.copytree(data / "wavs", folder / "finetune_models/dataset/wavs")
+    shutil.copytree(data / "wavs", folder / "finetune_models/dataset/wavs", dirs_exist_ok=True)
     make_models(folder)
     lines = (data / "metadata.csv").read_text(encoding="utf-8").splitlines()
     known = dict(line.split("|")[:2] for line in lines)
@@ -123,9 +124,7 @@ def prepare(folder: Path, quick: bool) -> None:
         (folder / name).chmod(0o755)
     for path in paths[:3]:
         shutil.copyfile(path, folder / "spoken_by_others" / path.name)
-    if not quick:
-        for name in ("a", "b", "before", "after"):
-            shutil.copytree(folder / "checkpoints", folder / "runs" / name)
+    shutil.copytree(data, folder / "recordings")  # last, as it marks a folder with all files
 
 
 def make_models(folder: Path) -> None:
@@ -240,6 +239,9 @@ def run(code: str, interpreter: str, folder: Path) -> tuple[int, str]:
 
 def serve(code: str, folder: Path, port: int) -> tuple[subprocess.Popen, int, str]:
     """Starts a server and waits until it listens; returns `(process, status, output)`, with status 1 on failure."""
+    with socket.socket() as client:
+        if client.connect_ex(("127.0.0.1", port)) == 0:
+            raise SystemExit(f"Port {port} must be free. Another program listens there.")
     with open(folder / "server.txt", "w+", encoding="utf-8") as log:
         both = dict(stdout=log, stderr=subprocess.STDOUT)
         process = subprocess.Popen(["bash", "-c", f"exec {code}"], cwd=folder, env=environment(folder), **both)

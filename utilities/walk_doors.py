@@ -26,7 +26,6 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from page_browser import free_port  # noqa: E402
 from released_model import MINIMAL, write_release  # noqa: E402
 
 from myxtts.apps.studio.processes import failure, process_of, start_training  # noqa: E402
@@ -34,6 +33,7 @@ from myxtts.apps.studio.studio import Studio  # noqa: E402
 from myxtts.config.config import XTTSConfig, config_from_dict  # noqa: E402
 from myxtts.data.sample_corpus import make_sample_corpus, unheard_sentences  # noqa: E402
 from myxtts.storage.speakers import read_speakers  # noqa: E402
+from utilities.benchmarks.serving import Server  # noqa: E402
 
 SOURCES = {
     "nothing": None,
@@ -102,19 +102,12 @@ def say(folder: Path, language: str, work: Path) -> str:
 
 def serve(model: Path, text: str, voice: str, language: str) -> np.ndarray:
     """Starts `myxtts serve`, requests the speech of a text, and returns the samples, `(S,)` int16."""
-    port = free_port()
-    words = [sys.executable, "-m", "myxtts", "serve", f"--checkpoint={model}", f"--port={port}", "--warm=none"]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT) as server:
-        try:
-            while "Listening" not in (line := server.stderr.readline()):
-                assert line, "the server did not start"
-            body = dict(model="tts-1", input=text, voice=voice, language=language, response_format="pcm", stream=False)
-            url, kind = f"http://127.0.0.1:{port}/v1/audio/speech", {"Content-Type": "application/json"}
-            request = urllib.request.Request(url, json.dumps(body).encode(), kind)
-            with urllib.request.urlopen(request, timeout=300) as answer:
-                return np.frombuffer(answer.read(), "<i2")
-        finally:
-            server.terminate()
+    body = dict(model="tts-1", input=text, voice=voice, language=language, response_format="pcm", stream=False)
+    with Server(str(model), "--warm=none") as server:
+        url, kind = f"http://127.0.0.1:{server.port}/v1/audio/speech", {"Content-Type": "application/json"}
+        request = urllib.request.Request(url, json.dumps(body).encode(), kind)
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            return np.frombuffer(answer.read(), "<i2")
 
 
 def run(*words: str) -> None:
@@ -148,7 +141,7 @@ def main() -> int:
             folder = train(door, source, language, work)
             check_settings(folder, source)
             result = say(folder, language, work)
-        except (RuntimeError, AssertionError, OSError) as error:
+        except (RuntimeError, AssertionError, OSError, SystemExit) as error:  # SystemExit: a server did not start
             failed, result = failed + 1, f"FAILED: {error}"
         print(f"{source:8} {door:8} {language}  {time.monotonic() - began:4.0f} s  {result}", flush=True)
     print(f"{len(walked)} combinations, {failed} failed")

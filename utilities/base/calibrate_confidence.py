@@ -5,7 +5,8 @@
 The model speaks the English sentences of `confidence_sentences.txt`. For bad examples, some sentences are also spoken
 with noise on the weights of the GPT or the decoder, or compared with the text of another sentence. The coefficients in
 the model's folder are fitted to all examples. For the printed tables, each half of the sentences is evaluated with
-coefficients fitted to the other half. The measurements are stored in `--work` and reused by the next call.
+coefficients fitted to the other half. The measurements are stored in `--work`, and reused by the next call if it has
+the same weights, sentences and recognizer.
 """
 
 import argparse
@@ -15,11 +16,13 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import minimize
 
+from myxtts.config.stages import STAGES
 from myxtts.hearing.recognizers import Listening, open_recognizer
 from myxtts.inference.self_check import CONFIDENCE_FILE, DISTORTION, Calibration, features
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.storage.base_model import BASE_FOLDER
-from myxtts.storage.files import read_json, write_json
+from myxtts.storage.checkpoint import CheckpointStore
+from myxtts.storage.files import digest_file, read_json, write_json
 
 SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
 """File with lines `language|sentence`, written before the model spoke any of them."""
@@ -129,10 +132,14 @@ def main() -> None:
     parser.add_argument("--recognizer", required=True, help="Whisper size base or larger, or another recognizer")
     parser.add_argument("--work", type=Path, default=Path("confidence_rows.json"), help="file of the measurements")
     arguments = parser.parse_args()
-    if not arguments.work.is_file():
+    stores = [CheckpointStore(BASE_FOLDER / part) for part in STAGES]
+    origin = [arguments.recognizer, digest_file(SENTENCES), *(store.digest(store.steps()[-1]) for store in stores)]
+    known = read_json(arguments.work) if arguments.work.is_file() else []
+    if known[:1] != [origin]:
         listener = Listening(open_recognizer(arguments.recognizer))
-        write_json(arguments.work, list(measured(Synthesizer.load(BASE_FOLDER), listener)))
-    rows = read_json(arguments.work)
+        known = [origin, *measured(Synthesizer.load(BASE_FOLDER), listener)]
+        write_json(arguments.work, known)
+    rows = known[1:]
     print(tables(rows))
     write_json(BASE_FOLDER / CONFIDENCE_FILE, with_threshold(fitted(rows), rows)._asdict())
 

@@ -24,6 +24,7 @@ from base_corpus import make_base_corpus  # noqa: E402
 from myxtts.config.stages import STAGES  # noqa: E402
 from myxtts.data.corpora import load_corpus  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.interchange.hub import without_places  # noqa: E402
 from myxtts.storage.base_model import BASE_FOLDER  # noqa: E402
 from myxtts.storage.checkpoint import CheckpointStore  # noqa: E402
 from myxtts.storage.files import write_json, write_whole_folder  # noqa: E402
@@ -34,17 +35,6 @@ from myxtts.text.speech_rates import SPEECH_RATES, measure_rates, write_rates  #
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = 4
 """Number of reference clips of each voice."""
-CARD = BASE_FOLDER / "CARD.md"  # written by hand
-
-
-def settings(folder: Path):
-    """Returns a run's configuration for the package, without paths, precision and fine-tuning (`init_from`, `tune`)."""
-    config = read_config(folder)
-    for name in ("train_data", "val_data", "vocabulary"):
-        setattr(config.data, name, None)
-    config.training.init_from, config.training.tune, config.training.precision = None, (), None
-    config.training.checkpoint_dir, config.training.tensorboard_log_dir = "./checkpoints", None
-    return config
 
 
 def voices(folder: Path, utterances: list) -> dict:
@@ -60,8 +50,10 @@ def voices(folder: Path, utterances: list) -> dict:
 
 def pack(folder: Path, corpus: Path, output: Path) -> int:
     """Writes the best weights of a run and the voices of `corpus` to the folder `output`; returns its size in bytes."""
-    utterances, page = load_corpus(corpus).utterances, CARD.read_bytes()
-    config, speakers = settings(folder), voices(folder, utterances)
+    pages = {path.name: path.read_bytes() for path in BASE_FOLDER.glob("*.md")}  # written by hand
+    utterances = load_corpus(corpus).utterances
+    config, speakers = without_places(read_config(folder)), voices(folder, utterances)
+    config.training.init_from, config.training.tune, config.training.precision = None, (), None
     rates = measure_rates((one.language, one.text, soundfile.info(one.wav_path).duration) for one in utterances)
     vocabulary = (folder / VOCABULARY).read_bytes()
     with write_whole_folder(output) as temporary:
@@ -75,7 +67,8 @@ def pack(folder: Path, corpus: Path, output: Path) -> int:
         write_json(temporary / "config.json", config.to_dict())
         shutil.copyfile(folder / VOCABULARY, temporary / VOCABULARY)
         write_speakers(temporary, speakers)
-        (temporary / CARD.name).write_bytes(page)
+        for name, content in pages.items():
+            (temporary / name).write_bytes(content)
     return sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
 
 

@@ -37,7 +37,7 @@ def check_same_work(case, ours, theirs):
     if ours["size"] != theirs["size"]:
         raise SystemExit(f"{case.what}: the outputs have {ours['size']} and {theirs['size']} values.")
     ours, theirs = np.array(ours["values"]), np.array(theirs["values"])
-    apart = np.mean(np.abs(ours - theirs) > case.tolerance * np.abs(theirs).max())
+    apart = np.mean(~(np.abs(ours - theirs) <= case.tolerance * np.abs(theirs).max()))  # NaN differs
     if apart > LARGEST_SHARE_APART:
         raise SystemExit(f"{case.what}: {100 * apart:.1f} % of the values differ.")
 
@@ -78,6 +78,8 @@ def main():
     if arguments.list:
         print("\n".join(names))
         return
+    if arguments.reference_python is None:
+        parser.error("--reference-python is required, except with --list.")
     available = sorted(os.sched_getaffinity(0))
     if max(arguments.threads) > len(available):
         parser.error(f"--threads must be at most {len(available)}, the available cores. Received: {arguments.threads}.")

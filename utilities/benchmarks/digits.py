@@ -30,6 +30,7 @@ from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav  # noqa: E
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
 from myxtts.hearing.networks import DNSMOS, find_encoder  # noqa: E402
 from myxtts.inference.synthesizer import Synthesizer  # noqa: E402
+from myxtts.storage.files import digest_file  # noqa: E402
 from utilities.benchmarks.digit_recognizer import DigitRecognizer, damaged  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,13 +84,13 @@ def training_folder(data: Path, output: Path) -> Path:
 
 def train(folder: Path, output: Path, options: argparse.Namespace) -> Path:
     """Runs the training command and prints its time; returns the run's folder."""
-    run, before, began = output / "checkpoints", os.times(), time.perf_counter()
+    cpu_seconds = lambda: sum(os.times()[2:4])  # of child processes, user and system
+    run, before, began = output / "checkpoints", cpu_seconds(), time.perf_counter()
     command = [sys.executable, ROOT / "train_main.py", "--train-data", folder, "--config", options.config]
     command += ["--checkpoint-dir", run, "--reset-training", "--seed", options.seed]
     command += ["--max-steps", options.steps] if options.steps else []
     subprocess.run(list(map(str, command)), check=True)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu = cpu_seconds() - before
     minutes = (time.perf_counter() - began) / 60
     print(f"training, all stages: {minutes:.1f} min wall, {cpu / 60:.1f} min of CPU (goal: 25 min of two cores)")
     return run
@@ -215,7 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     names = (options.data / "speakers.csv").read_text(encoding="utf-8").splitlines()[1:]
     speakers = sorted({line.split(",")[1] for line in names})
-    recognizer = DigitRecognizer.load_or_train(options.data, options.output / "recognizer.weights.h5", TRAIN_INDICES)
+    weights = options.output / f"recognizer_{digest_file(options.data / 'metadata.csv')[:12]}.weights.h5"
+    recognizer = DigitRecognizer.load_or_train(options.data, weights, TRAIN_INDICES)
     if options.check:
         return check(recognizer, options.data, speakers)
     checkpoint = options.checkpoint

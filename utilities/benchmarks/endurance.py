@@ -26,15 +26,8 @@ SAMPLING_VALUES = 200
 PROCESS = psutil.Process()
 
 
-def trained_model(folder: Path) -> tuple[Synthesizer, Voice]:
-    """Loads a model; returns it with its first voice."""
-    synthesizer = Synthesizer.load(folder)
-    return synthesizer, synthesizer.as_voice(synthesizer.speakers[0])
-
-
-def long_text(folder: Path, minutes: list[float]) -> None:
+def long_text(synthesizer: Synthesizer, voice: Voice, minutes: list[float]) -> None:
     """Speaks a text of about each length in `minutes`, and prints the CPU time and the memory that this takes."""
-    synthesizer, voice = trained_model(folder)
     sentences = unheard_sentences("en")
     (first,) = synthesizer.batch([" ".join(sentences[:20])], [voice], ["en"])
     per_sentence = first.seconds / 20
@@ -52,9 +45,8 @@ def long_text(folder: Path, minutes: list[float]) -> None:
         del speech
 
 
-def many_calls(folder: Path, count: int) -> None:
+def many_calls(synthesizer: Synthesizer, voice: Voice, count: int) -> None:
     """Speaks `count` times, in different ways and with different sampling settings; prints how the memory grows."""
-    synthesizer, voice = trained_model(folder)
     rng, sentences = np.random.default_rng(0), unheard_sentences("en")
     lows, highs = zip((0.1, 1.2), (0, 80), (0.3, 1.0), (1.0, 9.0))
     drawn = rng.uniform(lows, highs, (SAMPLING_VALUES, 4)).tolist()
@@ -93,10 +85,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--minutes", nargs="+", type=float, default=[1.0, 2.5, 5.0, 10.0])
     arguments = parser.parse_args()
+    synthesizer = Synthesizer.load(arguments.checkpoint)
+    voice = synthesizer.as_voice(synthesizer.speakers[0])
     if arguments.what == "long":
-        long_text(arguments.checkpoint, arguments.minutes)
+        long_text(synthesizer, voice, arguments.minutes)
     else:
-        many_calls(arguments.checkpoint, arguments.count)
+        many_calls(synthesizer, voice, arguments.count)
 
 
 if __name__ == "__main__":

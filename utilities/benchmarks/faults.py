@@ -111,8 +111,8 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
                 yield f"{other.name}: {name} of the {stage} differs"
 
 
-def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
-    """Sends the signal `kind` to a run at a random moment; yields a message for each failed check."""
+def kill_once(run: TrainingRun, kinds: list, draw: random.Random, start_seconds: float, steps: int) -> Iterator[str]:
+    """Sends a signal, taken from `kinds`, to a run unless it is complete; yields a message for each failed check."""
     if draw.random() < STARTING_SHARE:
         time.sleep(draw.uniform(0, start_seconds))
     elif run.wait_for_step(draw.randint(1, 2 * steps)):
@@ -120,7 +120,11 @@ def kill_once(run: TrainingRun, kind: int, draw: random.Random, start_seconds: f
     several, victims = run.workers > 1, [] if run.workers > 1 else [run.process]
     while run.process.poll() is None and not victims:
         victims = psutil.Process(run.process.pid).children()
-    if run.process.poll() is not None:
+    if (code := run.process.poll()) == 0:
+        return
+    kind = kinds.pop()
+    if code is not None:
+        yield f"{run.home.name} ended by itself with {code}: {run.last_words()}"
         return
     began = time.monotonic()
     os.kill(draw.choice(victims).pid, kind)
@@ -152,7 +156,7 @@ def kill_runs(work: Path, whole: TrainingRun, options: argparse.Namespace, start
         number += 1
         for _ in range(draw.randint(1, 4)):
             if kinds:
-                yield from kill_once(run.start(), kinds.pop(), draw, start_seconds, options.steps)
+                yield from kill_once(run.start(), kinds, draw, start_seconds, options.steps)
         if code := run.start().finish():
             yield f"{run.home.name} ended with {code}: {run.last_words()}"
         yield from differences(whole.home, run.home)

@@ -79,10 +79,10 @@ def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
         if "GPU" in device:
             memory.reset_memory_stats(device)
         seconds = median(step(number) for number in range(own.steps))
-        flops = operations(config.model, trainer.train_step.trainable, prepared) if stage == "gpt" else 0.0
+        flops = operations(config.model, trainer.train_step.trainable, prepared) if stage == "gpt" else None
         peak = memory.get_memory_info(device)["peak"] / 1e9 if "GPU" in device else None
         kernels = own.kernels and profile(step, own.kernels)
-        return dict(first_s=first, step_s=seconds, tflops=flops / seconds / 1e12, gb=peak, kernels=kernels)
+        return dict(first_s=first, step_s=seconds, tflops=flops and flops / seconds / 1e12, gb=peak, kernels=kernels)
 
     return respond
 
@@ -144,8 +144,9 @@ def main():
         print("| case | first step | step | share of peak | peak memory |\n|---|---|---|---|---|")
         for case, worker in workers.items():
             found = worker.ask("time")
-            share, memory = found["tflops"] / own.peak_tflops, found["gb"] and f"{found['gb']:.1f} GB"
-            row = f"| {case} | {found['first_s']:.1f} s | {1e3 * found['step_s']:.1f} ms | {share:.1%} | {memory} |"
+            share = found["tflops"] and f"{found['tflops'] / own.peak_tflops:.1%}"
+            memory = found["gb"] and f"{found['gb']:.1f} GB"
+            row = f"| {case} | {found['first_s']:.1f} s | {1e3 * found['step_s']:.1f} ms | {share} | {memory} |"
             print(row, flush=True)
             if profile_of := found["kernels"]:
                 print({key: round(profile_of[key], 1) for key in ("wall_ms", "busy_ms", "launches")})

@@ -97,9 +97,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]
     recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
     measurer = Measurer(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
-    comparison = compare(
-        sources, sentences, measurer, {}, lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
-    )
+    progress = lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
+    comparison = compare(sources, sentences, measurer, {}, progress)
     for row in comparison.rows:
         own = next((one for one in comparison.rows if row.name in {f"{one.name}, {name}" for name in BROKEN}), None)
         cells = []

@@ -15,7 +15,6 @@ import csv
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -148,13 +147,12 @@ def run(recording: Path, text: Path, output: Path, language: str, more: Sequence
     """Runs `myxtts make-dataset` in a new process; returns its output, CPU seconds and peak memory in MB."""
     flag = "--subtitles" if text.suffix == ".srt" else "--transcript"
     words = ["make-dataset", recording, flag, text, "--output", output, "--language", language, *more]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "myxtts", *map(str, words), "--speaker", "one"]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return done.stdout + done.stderr, seconds, after.ru_maxrss / 1024
+    with tempfile.TemporaryFile("w+") as log:
+        _, _, used = os.wait4(subprocess.Popen(command, stdout=log, stderr=log, env=environment).pid, 0)
+        log.seek(0)
+        return log.read(), used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def judge(truth: Truth, folder: Path) -> dict[str, float]:

@@ -43,13 +43,13 @@ def body_of(number: int, voice: str) -> bytes:
 
 
 class Server(AbstractContextManager):
-    """Context manager that runs `myxtts serve` on a free port."""
+    """Context manager that runs `myxtts serve` on a free port, with additional `flags`."""
 
-    def __init__(self, checkpoint: str):
+    def __init__(self, checkpoint: str, *flags: str):
         self.log = tempfile.TemporaryFile("w+")
-        words = [sys.executable, *"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint]
+        words = [*"-m myxtts serve --port 0 --max-connections 0 --checkpoint".split(), checkpoint, *flags]
         began = time.monotonic()
-        self.command = subprocess.Popen(words, cwd=ROOT, stderr=self.log)
+        self.command = subprocess.Popen([sys.executable, *words], cwd=ROOT, stderr=self.log)
         self.process = psutil.Process(self.command.pid)
         self.port = int(self._wait_for(lambda: re.search(r"Listening on .*:(\d+)", self._read_log()))[1])
         self._wait_for(lambda: self.load()["ready"])
@@ -108,10 +108,12 @@ class Timed:
         self.seconds = time.monotonic() - began
 
 
-def difference(one: bytes, other: bytes) -> float:
-    """Returns the largest difference of two 16-bit signals; infinity if their lengths differ."""
-    pair = [np.frombuffer(sound, "<i2").astype(int) for sound in (one, other)]
-    return float(np.abs(np.subtract(*pair)).max()) if len(one) == len(other) else float("inf")
+def difference(one: Timed, other: Timed) -> float:
+    """Returns the largest difference of two 16-bit signals; infinity if their lengths differ, 0 if one was refused."""
+    if not one.status == other.status == 200:
+        return 0.0
+    pair = [np.frombuffer(answer.sound, "<i2").astype(int) for answer in (one, other)]
+    return float(np.abs(np.subtract(*pair)).max()) if len(one.sound) == len(other.sound) else float("inf")
 
 
 def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[Timed], str]:
@@ -119,13 +121,15 @@ def load(server: Server, clients: int, requests: int, voice: str) -> tuple[list[
     began, worked = time.monotonic(), server.work()
     with ThreadPoolExecutor(clients) as pool:
         answers = list(pool.map(lambda number: Timed(server, number, voice), range(requests)))
+    if not (spoken := [one for one in answers if one.status == 200]):
+        sys.exit(f"No request was answered. Status {answers[0].status}: {answers[0].sound.decode(errors='replace')}")
     seconds, worked = time.monotonic() - began, server.work() - worked
-    sound, firsts = sum(len(one.sound) for one in answers) / 48e3, sorted(one.first for one in answers)
+    sound, firsts = sum(len(one.sound) for one in spoken) / 48e3, sorted(one.first for one in spoken)
     status = Path(f"/proc/{server.process.pid}/status").read_text()
     peak = int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 2**10
     late = lambda values: sorted(values)[int(0.95 * (len(values) - 1))]
-    row = f"| {clients} | {sum(one.status == 200 for one in answers)} | {median(firsts):.2f} s | {late(firsts):.2f} s "
-    row += f"| {firsts[-1] / median(firsts):.1f} | {late([one.seconds for one in answers]):.2f} s "
+    row = f"| {clients} | {len(spoken)} | {median(firsts):.2f} s | {late(firsts):.2f} s "
+    row += f"| {firsts[-1] / median(firsts):.1f} | {late([one.seconds for one in spoken]):.2f} s "
     return answers, row + f"| {sound / seconds:.1f} | {sound / worked:.1f} | {peak:.0f} "
 
 
@@ -170,7 +174,7 @@ def main() -> None:
         for clients in arguments.clients:
             answers, row = load(server, clients, arguments.requests, arguments.voice)
             alone = alone or answers
-            apart = max(difference(one.sound, other.sound) for one, other in zip(alone, answers))
+            apart = max(map(difference, alone, answers))
             print(f"{row}| {apart:g} |", flush=True)
         if arguments.disconnects:
             print(disconnects(server, arguments.disconnects, arguments.voice))

@@ -29,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from tiny import make_tiny_corpus, tiny_run_config  # noqa: E402  from the folder just named
 
 from myxtts.config.stages import STAGES  # noqa: E402
+from myxtts.storage.run_folder import read_metrics  # noqa: E402
 
 LARGEST_DIFFERENCE = 1e-5
 
@@ -128,16 +129,17 @@ def train(folder, settings, flags, workers=1):
 
 def figures(folder, stage):
     """Returns the losses and gradient norms of a stage, `{(kind, step): {name: value}}`."""
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return {
-        (line["kind"], line["step"]): {name: value for name, value in line.items() if name not in NO_LOSSES}
-        for line in lines
-        if line["stage"] == stage
-    }
+    found = {}
+    for line in read_metrics(folder):
+        if line["stage"] == stage and (after := AFTER_LOSSES.get(line["kind"])):
+            names = list(line)
+            losses = names[names.index("kind") + 1 : names.index(after)]
+            found[line["kind"], line["step"]] = {name: line[name] for name in losses}
+    return found
 
 
-NO_LOSSES = set("stage step kind is_best codebook_use codebook_perplexity learning_rate skipped_steps".split())
-NO_LOSSES |= set("avg_ms std_ms steps_per_second variation stall buffer buffer_capacity".split())
+AFTER_LOSSES = {"training": "learning_rate", "validation": "is_best"}
+"""Name of the value that follows the losses in a line of `metrics.jsonl`, by the line's kind."""
 
 
 def largest_differences(ones, others):
