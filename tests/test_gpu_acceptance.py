@@ -17,7 +17,8 @@ PAIR, PRIVATE = ["--data-gpu", "0", "--model-gpu", "1"], "/home/em ma=emma/my em
 
 def figures(batch=16, rate=2.0, memory=8000, **more):
     """Returns figures as the profiler writes them, for two busy GPUs."""
-    gpus, more = [{"mean_utilization": 62.0}, {"mean_utilization": 91.0}], {"peak_memory_mb": memory, **more}
+    gpus = [{"mean_utilization": 62.0}, {"mean_utilization": 91.0}]
+    more = {"peak_memory_mb": memory, "is_possible": True, **more}
     found = dict(batch_size=batch, steps_per_second=rate, step_ms=1000 / rate, variation=0.1, speedup=1.7, ceiling=1.9)
     return {**found, "gpu": {"gpus": gpus}, "devices": "single: data and model on /GPU:0 (GPU 0)", **more}
 
@@ -71,9 +72,9 @@ def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     found = {"profile": {"dual": figures(speedup=1.1, ceiling=1.2), "single": figures(speedup=0.8)}}
     verdicts = {row.target[:10]: row.verdict for row in judge(found, False)}
     assert verdicts["dual devic"] == "not judged" and verdicts["single-GPU"] == "fail"
-    found["profile"] = {"dual": figures(speedup=6.6, ceiling=1.9), "single": figures(devices="single: /CPU:0")}
+    found["profile"] = {"dual": figures(speedup=6.6, is_possible=False), "single": figures(devices="single: /CPU:0")}
     assert next(row.verdict for row in judge(found, False) if row.target.startswith("single-GPU")) == "fail"
-    assert [row.found for row in judge(found, False) if "unreliable, as it is above its ceiling" in row.found]
+    assert [row.found for row in judge(found, False) if "unreliable" in row.found]
 
 
 @on_logical_devices

@@ -133,12 +133,11 @@ def kill_once(run: TrainingRun, kinds: list, draw: random.Random, start_seconds:
         code = run.process.wait(limit)
     except subprocess.TimeoutExpired:
         run.process.kill()
-        yield f"{signal.Signals(kind).name}: still running after {limit:.0f} s"
+        yield f"{kind.name}: still running after {limit:.0f} s"
         return
-    took = f"{time.monotonic() - began:.1f} s"
-    print(f"{run.home.name}: {signal.Signals(kind).name}, ended after {took} with {code}", flush=True)
+    print(f"{run.home.name}: {kind.name}, ended after {time.monotonic() - began:.1f} s with {code}", flush=True)
     if code not in (0, 130, 128 + kind, -kind) and not (several and code == LOST_EXIT_CODE):
-        yield f"{signal.Signals(kind).name}: exit code {code}: {run.last_words()}"
+        yield f"{kind.name}: exit code {code}: {run.last_words()}"
     for process in psutil.process_iter(["pid", "cmdline"]):
         if str(run.home) in (process.info["cmdline"] or ()):
             yield f"process {process.pid} is left over"

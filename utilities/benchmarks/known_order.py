@@ -34,8 +34,7 @@ def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
     """Yields the speech with white noise, at a signal-to-noise ratio of `NOISE_DB`."""
     random = np.random.default_rng(0)
     for one in said:
-        level = np.sqrt(np.mean(one.samples**2)) * 10 ** (-NOISE_DB / 20)
-        noise = level * random.standard_normal(len(one.samples))
+        noise = np.sqrt(np.mean(one.samples**2)) * 10 ** (-NOISE_DB / 20) * random.standard_normal(len(one.samples))
         yield replace(one, samples=np.clip(one.samples + noise, -1, 1).astype(np.float32))
 
 
