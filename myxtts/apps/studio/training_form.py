@@ -52,7 +52,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     config = config_in(recipe, folder)
     values = values_of(config)
     if recipe != OWN:
-        values |= dict(init_from=source or "")
+        values |= dict(init_from=source or "", language=values["language"] or DEFAULT_LANGUAGE)
         if source and recipe == FINETUNE_BASE and not is_base(source):
             # For another model, the stages to tune and the learning rate (a fifth of the training rate) differ.
             size = known.get("size")
@@ -72,8 +72,7 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
     """Converts a configuration to form values. A per-stage setting is None if its value differs between stages."""
-    values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
-    return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
+    return {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
@@ -97,7 +96,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
-    before = values_of(config) | dict(language=config.data.language)
+    before = values_of(config)
     if source and recipe != OWN:
         before["g2p"] = ",".join(_model_in(source).get("g2p", ()))
     left_out = ["language"] * (not has_data) + ["model_size"] * bool(source)

@@ -258,8 +258,9 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     write_json(tmp_path / "run+1/config.json", config.to_dict())
     found = Studio(tmp_path).preset("run+1", None).values
     assert [found[name] for name in "train_data batch_size model_size g2p".split()] == ["recordings", 3, "nano", "am"]
+    assert found["language"] is None, "identified from the texts, in every part of the training"
     flags = Studio(tmp_path).flags("run+1", OWN, found | dict(data_gpu="0", keep=2.0))
-    assert flags[1:] == ["--language=en", "--data-gpu=0"]
+    assert flags[1:] == ["--data-gpu=0"]
     with pytest.raises(UserError, match="The recipe sets --train-data"):
         Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
     strict = replace(config, training=TrainingConfig(strict=True))
