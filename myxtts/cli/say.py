@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -372,9 +373,10 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
+    own_of = cache(lambda name: language_of(arguments.checkpoint, name if name in speakers else None))
     for line in lines:
         name = composed(line.voice) if composed(line.voice) in speakers else line.voice
-        own = name in speakers and speakers[name].language or arguments.own
+        own = own_of(name) if name else arguments.own
         try:
             asked = line.language or arguments.requested
             language, note = language_to_read(line.text, asked, own, printable(name), synthesizer.languages)
