@@ -75,8 +75,16 @@ def _sentence(parts):
 _MARKUP = read_toml(__file__, "markup.toml")
 
 
+def without_sections(text: str) -> tuple[str, bool]:
+    """Removes code blocks and a `<think>` section at the start of a text. Also returns whether such a part is open."""
+    for pattern, replacement in _MARKUP["sections"]:
+        text = re.sub(pattern, replacement, text)
+    return text, bool(re.search(_MARKUP["open"], text))
+
+
 def plain_text(text: str) -> str:
     """Removes Markdown, HTML tags and URLs from a text. Headings become paragraphs, list items become sentences."""
+    text, _ = without_sections(text)
     for pattern, replacement in _MARKUP["blocks"]:
         text = re.sub(pattern, replacement, text)
     text = re.sub(_MARKUP["item"], lambda item: _sentence([item[1]]), text)
