@@ -86,7 +86,7 @@ def _read(arguments):
         rule = "a folder in which no recording of a voice has the name of an output"
         require(not lost, "--output-folder", rule, min(lost, default=None))
     elif arguments.text is not None:
-        text = arguments.text
+        text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", arguments.text)  # from bytes that are not UTF-8
     elif arguments.text_file not in (None, "-"):
         text = read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
         rows = [re.split("[|\t]", row) for row in text.splitlines() if row.strip()]
