@@ -5,6 +5,7 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import ServedVoice, VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError, read_toml
-from myxtts.inference.speech import silence, word_times
+from myxtts.inference.speech import SpeechError, silence, word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
@@ -154,14 +155,19 @@ def make_job(
     except UserError as error:
         message = re.sub(r"sampling\.(\w+) \(\S+\)", r"\1", str(error))  # without the flag
         raise ApiError(400, message, message.partition(" ")[0]) from error
-    pieces, after = [], 0.0
+    pieces, after, front = [], 0.0, speaker.synthesizer.text_front
     try:
-        for part, after in parts:
-            pieces += speaker.synthesizer.text_front.pieces(part, language)
-            if after:
-                pieces[-1] = pieces[-1]._replace(pause_seconds=after)
+        if parts:
+            front.check(text, language)
     except UserError as error:  # also if the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
+    for part, seconds in parts:
+        with suppress(SpeechError):  # a part in unknown letters is left out, like such a sentence
+            pieces, after = pieces + front.pieces(part, language), 0.0
+        if not pieces:
+            lead += seconds
+        elif after := after + seconds:
+            pieces[-1] = pieces[-1]._replace(pause_seconds=after)
     seed, speed, hurry = request.seed, request.speed, request.is_open
     return SpeechJob((lead, after), pieces, voices, voice, language, sampling, seed, speed, hurry, id)
 

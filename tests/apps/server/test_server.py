@@ -275,6 +275,9 @@ def test_requests_of_other_programs_are_accepted(live, caplog):
     assert is_alike(live.speech("**one two.**")[2], live.speech("one two.")[2])
     said, parts = live.speech("one two.")[2], live.speech("one. [pause:2s] two.")[2]
     assert len(parts) > 96_000 and said and bytes(96_000) in parts
+    for text, known in (("one. [pause:2s]你[pause:1s]", "one.[pause:3s]"), ("你[pause:1s]one.", "[pause:1s]one.")):
+        assert is_alike(live.speech(text)[2], live.speech(known)[2]), "unknown letters are left out, pauses are not"
+    assert live.speech("你[pause:1s]好")[0] == 400
 
 
 def test_key_is_required_and_cors_allows_only_the_given_origins(live, synthesizer, folders):
