@@ -364,6 +364,10 @@ def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, caps
     assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", *flags, flag, port)
     given = options.build_parser().parse_args([flag, str(port)])
     assert options.check_options(given) is None, "a replica does not use the port, but Ray may"
+    monkeypatch.setitem(sys.modules, "wyoming.audio", None)
+    monkeypatch.delitem(sys.modules, "myxtts.apps.server.wyoming_protocol", raising=False)
+    monkeypatch.setattr(serving, "open_model", None)  # the package is missed before a model is loaded
+    assert "wyoming" in sentence_of(capsys, main, "serve", "--port", "0", "--wyoming-port", "0")
 
 
 ENDS = """
