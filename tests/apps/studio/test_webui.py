@@ -241,13 +241,14 @@ def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(
         preset = studio.preset(name, source)
         form = preset.values | dict(train_data=str(recordings), language=language)
         form |= {} if source else dict(model_size="nano", g2p="am" if language == "am" else "")
-        flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name)]
+        flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name), "--workers=a:1"]
         open_run(config_from_arguments(build_parser().parse_args(flags)))
         config = config_from_dict(read_json(home / name / "config.json"))
         expected = XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
         assert steps_and_rates(config) == steps_and_rates(expected), source
         assert config.data.batch_size == expected.data.batch_size and config.data.language == language
         assert "am" in config.data.g2p or language != "am" or source == "released"
+        assert config.training.workers == (), "a later start may have none"
         again = studio.preset(name, None)
         assert again.recipe == OWN and studio.flags(name, OWN, again.values) == [f"--config={home / name / OWN}"]
 
