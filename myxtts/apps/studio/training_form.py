@@ -77,11 +77,13 @@ def values_of(config: XTTSConfig) -> dict[str, Any]:
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
     """Returns `[name, steps, batch size, learning rate]` for each stage that a run with the form's `values` trains."""
-    names, tuned = list(STAGES), [name for name in _names(values["tune"]) if name in STAGES]  # others: partly typed
+    names = [name for name in STAGES if name not in config.training.leave_out]
     if values["stage"] != "all":
         names = [values["stage"]]
     elif values["init_from"]:
-        names = tuned or (list(TUNABLE) if is_base(values["init_from"]) else ["gpt"])
+        tuned = {*STAGES}.intersection(_names(values["tune"]))  # a name may be partly typed
+        tuned = tuned or (TUNABLE if is_base(values["init_from"]) else ["gpt"])
+        names = [name for name in names if name in tuned]
     rows, batch = [], values["batch_size"] if str(values["batch_size"]) != str(config.data.batch_size) else None
     for name in names:
         stage = config.stage(name)

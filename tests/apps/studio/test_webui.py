@@ -24,7 +24,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line, read_json, temporary_path, write_json
-from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.run_folder import TAKEN_FROM, own_run_folder
 
 
 def write_metrics(folder, *lines):
@@ -71,8 +71,12 @@ def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
         (tmp_path / stage).mkdir()
     write_metrics(tmp_path, ("dvae", 100, {"avg_ms": 500.0}), ("gpt", 20, {"avg_ms": 500.0}))
     assert (view := RunView(tmp_path)).state == "finished" and "01:00" in view.facts(TEXTS["fa"])[-2]
-    states["gpt"] = None
-    assert RunView(tmp_path).state == "stopped"
+    states |= {"gpt": None, "speaker": {"finished": True, TAKEN_FROM: "base"}}
+    assert RunView(tmp_path).state == "stopped" and RunView(tmp_path).stages == ["dvae", "gpt", "decoder"]
+    leaving = XTTSConfig(model=ModelConfig("nano"), training=TrainingConfig(leave_out=("decoder", "gpt")))
+    write_json(tmp_path / "config.json", leaving.to_dict())
+    assert RunView(tmp_path).state == "finished" and RunView(tmp_path).stages == ["dvae", "decoder"], "has begun"
+    assert [row[0] for row in Studio(tmp_path.parent).preset(tmp_path.name, None).stages] == ["dvae", "speaker"]
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
