@@ -50,8 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     parser = PlainParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     add_model(parser, "; base has a default voice", default=BASE_NAME)
-    headings = add_options(parser, OPTIONS["say"])
-    add_choices(headings["speech"])
+    add_choices(add_options(parser, OPTIONS["say"])["speech"])
     return parser
 
 

@@ -125,8 +125,7 @@ def find_voice(
         asked = language and get_language(language, languages).code
     except ValueError as error:
         raise ApiError(400, str(error), "language") from error
-    likely = language_to_read(text, asked, settings.language, "", languages)[0]
-    found = voices.find(voice, likely)
+    found = voices.find(voice, language_to_read(text, asked, settings.language, "", languages)[0])
     return found, language_to_read(text, asked, found.language or settings.language, "", languages)[0]
 
 
@@ -179,8 +178,7 @@ class SpeechResponse(Response):
         self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
         self.sound_type = MEDIA_TYPES[request.response_format]
         self.events = request.stream_format == "sse" and self.media_type is None
-        from_rate = speaker.synthesizer.sample_rate
-        self.encoder = SoundEncoder(request.response_format, 24_000, request.is_open, from_rate)
+        self.encoder = SoundEncoder(request.response_format, 24_000, request.is_open, speaker.synthesizer.sample_rate)
 
     async def __call__(self, scope, receive, send):
         speaking = asyncio.create_task(self._speak(scope, receive, send))

@@ -224,8 +224,7 @@ class RunView:
         if (folder / OWN).is_file():
             training = config_in(OWN, folder).training
             omitted = {part for part in finished if TAKEN_FROM in states[part]} | {*training.leave_out} - {*states}
-            trained = [name for name in STAGES if name not in omitted]
-            self.stages = trained if training.stage == "all" else [training.stage]
+            self.stages = [one for one in STAGES if one not in omitted] if training.stage == "all" else [training.stage]
         self.metrics: list[dict] = read_metrics(folder)
         for line in self.metrics:
             line["loss"] = line.get(STAGES[line["stage"]].main_loss) if line["stage"] in STAGES else None

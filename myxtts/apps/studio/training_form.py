@@ -81,9 +81,8 @@ def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
     if values["stage"] != "all":
         names = [values["stage"]]
     elif values["init_from"]:
-        tuned = {*STAGES}.intersection(_names(values["tune"]))  # a name may be partly typed
-        tuned = tuned or (TUNABLE if is_base(values["init_from"]) else ["gpt"])
-        names = [name for name in names if name in tuned]
+        tuned = {*_names(values["tune"])} & {*STAGES} or (TUNABLE if is_base(values["init_from"]) else ["gpt"])
+        names = [name for name in names if name in tuned]  # without a partly typed name
     rows, batch = [], values["batch_size"] if str(values["batch_size"]) != str(config.data.batch_size) else None
     for name in names:
         stage = config.stage(name)

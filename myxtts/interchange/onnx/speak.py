@@ -180,8 +180,7 @@ class Speaker:
             raise ValueError(f"--text: {fault}")
         if note and language != (asked or usual):
             print(note, file=sys.stderr)
-        fit = lambda name: (own[name] == language, self.trained[name])
-        return voice or max(own, key=fit, default=""), language
+        return voice or max(own, key=lambda name: (own[name] == language, self.trained[name]), default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Synthesizes a sentence from its token ids. `number` is the index of the sentence in the text. Returns samples
