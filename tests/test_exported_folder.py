@@ -143,7 +143,7 @@ def test_exported_model_chooses_voice_and_language_as_say(exported, tmp_path, ca
     trained, voice, language, text, expected, is_noted = choice
     speaker, codes = Speaker(exported), ("am", "de", "en")
     speaker.config["languages"] = dict.fromkeys(codes, 100)
-    speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en"}
+    speaker.voice_languages = {"am_a": "am", "de_ann": "de", "en_a": "en", "Gene": ""}
     speaker.trained = {name: name in trained for name in speaker.voice_languages}
     assert list(speaker.choose(voice, language, text)) == expected
     assert ("is read as" in capsys.readouterr().err) == is_noted

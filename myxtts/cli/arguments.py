@@ -162,8 +162,7 @@ def add_flags(parser: argparse.ArgumentParser, flags: Iterable[Flag]) -> None:
     options = {group: {} for group in GROUPS}
     for flag in flags:
         options[flag.group][" ".join(flag.names)] = _options(flag)
-    groups = add_options(parser, options)
-    groups["optimizations"].description = "the effect of each is printed after the first step"
+    add_options(parser, options)["optimizations"].description = "the effect of each is printed after the first step"
 
 
 def _options(flag):

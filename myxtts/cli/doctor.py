@@ -10,7 +10,6 @@ from myxtts.config.config import config_from_dict
 from myxtts.config.model import MODEL_SIZES
 from myxtts.storage.files import write_json
 
-MAX_SECONDS = 3600
 UNUSED = OPTIONS["unused in doctor"]
 """Names of the options that each check rejects. A key such as `data is` completes "left out when ... checked"."""
 
@@ -48,8 +47,7 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(examine_workers(with_workers(config))))
         return 0
     require_output("--json", arguments.json, starts=b'{\n "versions"')
-    rule = f"0 to {MAX_SECONDS}"
-    require(0 <= arguments.seconds <= MAX_SECONDS, "--seconds", rule, arguments.seconds, "0 skips the measurement.")
+    require(0 <= arguments.seconds <= 3600, "--seconds", "0 to 3600", arguments.seconds, "0 skips the measurement.")
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
 

@@ -106,9 +106,8 @@ def push(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     repository, _ = parse_hub_name(arguments.target)
     folder = local_folder(arguments.folder, arguments.accept_licence, "FOLDER")
-    config = read_config(folder)
     if arguments.card:
-        print(model_card(repository, config, folder, arguments.licence), end="")
+        print(model_card(repository, read_config(folder), folder, arguments.licence), end="")
         return 0
     import_hub()  # fails before the model is loaded
     from myxtts.inference.loading import load_model

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -49,8 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the argument parser of `myxtts say`."""
     parser = PlainParser(prog="myxtts say", description="Speak a text in the voice of a recording.")
     add_model(parser, "; base has a default voice", default=BASE_NAME)
-    headings = add_options(parser, OPTIONS["say"])
-    add_choices(headings["speech"])
+    add_choices(add_options(parser, OPTIONS["say"])["speech"])
     return parser
 
 
@@ -85,7 +85,7 @@ def _read(arguments):
         rule = "a folder in which no recording of a voice has the name of an output"
         require(not lost, "--output-folder", rule, min(lost, default=None))
     elif arguments.text is not None:
-        text = arguments.text
+        text = re.sub("[\ud800-\udfff]", "\N{REPLACEMENT CHARACTER}", arguments.text)  # from bytes that are not UTF-8
     elif arguments.text_file not in (None, "-"):
         text = read_input("--text-file", arguments.text_file, MAX_TEXT_BYTES)
         rows = [re.split("[|\t]", row) for row in text.splitlines() if row.strip()]
@@ -372,9 +372,10 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
 def _requests(lines, synthesizer, voice, arguments):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
+    own_of = cache(lambda name: language_of(arguments.checkpoint, name if name in speakers else None))
     for line in lines:
         name = composed(line.voice) if composed(line.voice) in speakers else line.voice
-        own = name in speakers and speakers[name].language or arguments.own
+        own = own_of(name) if name else arguments.own
         try:
             asked = line.language or arguments.requested
             language, note = language_to_read(line.text, asked, own, printable(name), synthesizer.languages)

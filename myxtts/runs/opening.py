@@ -119,9 +119,10 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json`, the vocabulary, and recordings of the training speakers to the run's folder."""
-    home = Path(dataset.config.training.checkpoint_dir)
-    write_json(home / "config.json", with_absolute_paths(dataset.config, (*PATHS, "vocabulary")).to_dict())
+    """Writes `config.json` without workers, the vocabulary, and recordings of training speakers to the run's folder."""
+    training = replace(dataset.config.training, workers=(), worker_index=0)
+    config, home = replace(dataset.config, training=training), Path(training.checkpoint_dir)
+    write_json(home / "config.json", with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())
     dataset.tokenizer.save(home / VOCABULARY)  # after the settings, by which the next start knows whose it is
     keep_speakers(home, dataset.train)
 

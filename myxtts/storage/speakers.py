@@ -82,9 +82,11 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns a voice's language. If `name` is None, returns the language that all training speakers share, or None."""
-    speakers = [find_speaker(folder, name)] if name else read_speakers(folder).values()
-    languages = {one.language for one in speakers if name or one.clip}
+    """Returns the language of the voice `name`. If it is unknown, or `name` is None, returns the language that all
+    training speakers share, or None."""
+    if name and (own := find_speaker(folder, name).language):
+        return own
+    languages = {one.language for one in read_speakers(folder).values() if one.clip}
     return languages.pop() if len(languages) == 1 else None
 
 

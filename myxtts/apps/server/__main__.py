@@ -21,12 +21,13 @@ def main(argv: list[str] | None = None) -> int:
         open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port or 0).close()
     with needing('The server needs: pip install "myxtts[server]" ({} is missing.)'):
         from myxtts.apps.server.serving import Serving, log_as_json, open_model
+
+        if arguments.wyoming_port is not None:
+            from myxtts.apps.server.wyoming_protocol import serve_wyoming
     log_as_json()
     app, speaker, voices, settings = open_model(arguments, key)
     wyoming, listening = None, open_port("--port", arguments.host, arguments.port)
     if arguments.wyoming_port is not None:
-        from myxtts.apps.server.wyoming_protocol import serve_wyoming
-
         place = open_port("--wyoming-port", arguments.wyoming_host, arguments.wyoming_port)
         wyoming = serve_wyoming(place, speaker, voices, settings)
     if arguments.ui:

@@ -23,8 +23,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = PlainParser(prog="myxtts serve", description=COMMAND["about"])
     add_model(parser, "; also the folder of `myxtts export`", default=BASE_NAME)
     computed = {"--cors": {"default": ()}, "--voice-map": {"type": _voice_map, "default": {}}}
-    groups = add_options(parser, COMMAND["options"], computed)
-    add_choices(groups["model"])
+    add_choices(add_options(parser, COMMAND["options"], computed)["model"])
     return parser
 
 

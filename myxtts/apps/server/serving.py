@@ -53,8 +53,7 @@ def open_model(arguments: argparse.Namespace, key: str | None) -> tuple[FastAPI,
     voices = VoiceBook(model, speakers, arguments.voices and Path(arguments.voices), usual | arguments.voice_map)
     if taken := {composed(name) for name, voice in arguments.voice_map.items() if name != voice} & speakers.keys():
         raise UserError(f"--voice-map must assign new names, and {min(taken)} is the name of a voice.")
-    limits = arguments.queue, arguments.queue_seconds, arguments.max_seconds
-    speaker = Speaker(model, *limits, arguments.warm, **options)
+    speaker = Speaker(model, arguments.queue, arguments.queue_seconds, arguments.max_seconds, arguments.warm, **options)
     name = arguments.model_name or Path(arguments.checkpoint).resolve().name
     given = {field: getattr(arguments, field) for field in ("max_characters", "allow_uploads")} | {"language": language}
     settings = ServerSettings(name, key, **given, has_page=bool(arguments.ui), cors=tuple(arguments.cors))
@@ -125,9 +124,8 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             super().connection_made(transport)
             address = self.client[0] if self.client else ""
             same = [one for one, theirs in opened.items() if theirs == address]
-            crowd = list(opened) if len(opened) >= MOST_CONNECTIONS else []
-            if 0 < max_of_address <= len(same):
-                crowd = same
+            full = opened if len(opened) >= MOST_CONNECTIONS else ()
+            crowd = same if 0 < max_of_address <= len(same) else full
             opened[self] = address
             if crowd:
                 oldest = next((one for one in crowd if has_no_request(one)), self)

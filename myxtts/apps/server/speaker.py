@@ -233,8 +233,7 @@ class Speaker:
         waited, retry = f"The text waited in the queue for {self._queue_seconds:g} s.", math.ceil(self._text_seconds)
         with self._changed:
             while self._waiting and now - self._waiting[0].arrived > self._queue_seconds:
-                late = ApiError(503, waited, code="queue_timeout", retry_after_seconds=retry)
-                self._fail(self._waiting.popleft(), late)
+                self._fail(self._waiting.popleft(), ApiError(503, waited, None, "queue_timeout", retry))
 
     def _admit(self):
         """Starts queued texts up to `most_texts`. If the batch has room, adds the next sentences of running texts."""
@@ -293,11 +292,10 @@ class Speaker:
         elif error is not None:
             self._fail(job, error)
         else:
-            seconds = time.monotonic() - job.begun
-            self._text_seconds += 0.1 * (seconds - self._text_seconds)
+            took = time.monotonic() - job.begun
+            self._text_seconds += 0.1 * (took - self._text_seconds)
             self.metrics["texts"].inc()
-            sound_seconds = max(job.num_samples / self.synthesizer.sample_rate, 1e-3)
-            self.metrics["real_time_factor"].observe(seconds / sound_seconds)
+            self.metrics["real_time_factor"].observe(took / max(job.num_samples / self.synthesizer.sample_rate, 1e-3))
             if job.silences[1]:
                 job.put(silence(job.silences[1], self.synthesizer.sample_rate))
             job.put(None)

@@ -5,6 +5,7 @@ import base64
 import json
 import re
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from myxtts.apps.server.speaker import Speaker, SpeechJob
 from myxtts.apps.server.voices import ServedVoice, VoiceBook
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder
 from myxtts.config.checks import UNPRINTABLE, UserError, read_toml
-from myxtts.inference.speech import silence, word_times
+from myxtts.inference.speech import SpeechError, silence, word_times
 from myxtts.text.g2p import ESPEAK
 from myxtts.text.language_guess import guess_language, language_to_read
 from myxtts.text.languages import get_language
@@ -75,8 +76,16 @@ def _sentence(parts):
 _MARKUP = read_toml(__file__, "markup.toml")
 
 
+def without_sections(text: str) -> tuple[str, bool]:
+    """Removes code blocks and a `<think>` section at the start of a text. Also returns whether such a part is open."""
+    for pattern, replacement in _MARKUP["sections"]:
+        text = re.sub(pattern, replacement, text)
+    return text, bool(re.search(_MARKUP["open"], text))
+
+
 def plain_text(text: str) -> str:
     """Removes Markdown, HTML tags and URLs from a text. Headings become paragraphs, list items become sentences."""
+    text, _ = without_sections(text)
     for pattern, replacement in _MARKUP["blocks"]:
         text = re.sub(pattern, replacement, text)
     text = re.sub(_MARKUP["item"], lambda item: _sentence([item[1]]), text)
@@ -116,8 +125,7 @@ def find_voice(
         asked = language and get_language(language, languages).code
     except ValueError as error:
         raise ApiError(400, str(error), "language") from error
-    likely = language_to_read(text, asked, settings.language, "", languages)[0]
-    found = voices.find(voice, likely)
+    found = voices.find(voice, language_to_read(text, asked, settings.language, "", languages)[0])
     return found, language_to_read(text, asked, found.language or settings.language, "", languages)[0]
 
 
@@ -146,14 +154,19 @@ def make_job(
     except UserError as error:
         message = re.sub(r"sampling\.(\w+) \(\S+\)", r"\1", str(error))  # without the flag
         raise ApiError(400, message, message.partition(" ")[0]) from error
-    pieces, after = [], 0.0
+    pieces, after, front = [], 0.0, speaker.synthesizer.text_front
     try:
-        for part, after in parts:
-            pieces += speaker.synthesizer.text_front.pieces(part, language)
-            if after:
-                pieces[-1] = pieces[-1]._replace(pause_seconds=after)
+        if parts:
+            front.check(text, language)
     except UserError as error:  # also if the extra of a romanized language is not installed
         raise ApiError(400, str(error)[:500], "input", "cannot_be_spoken") from error
+    for part, seconds in parts:
+        with suppress(SpeechError):  # a part in unknown letters is left out, like such a sentence
+            pieces, after = pieces + front.pieces(part, language), 0.0
+        if not pieces:
+            lead += seconds
+        elif after := after + seconds:
+            pieces[-1] = pieces[-1]._replace(pause_seconds=after)
     seed, speed, hurry = request.seed, request.speed, request.is_open
     return SpeechJob((lead, after), pieces, voices, voice, language, sampling, seed, speed, hurry, id)
 
@@ -165,8 +178,7 @@ class SpeechResponse(Response):
         self.speaker, self.job, self.request, self.background, self.error = speaker, job, request, None, None
         self.sound_type = MEDIA_TYPES[request.response_format]
         self.events = request.stream_format == "sse" and self.media_type is None
-        from_rate = speaker.synthesizer.sample_rate
-        self.encoder = SoundEncoder(request.response_format, 24_000, request.is_open, from_rate)
+        self.encoder = SoundEncoder(request.response_format, 24_000, request.is_open, speaker.synthesizer.sample_rate)
 
     async def __call__(self, scope, receive, send):
         speaking = asyncio.create_task(self._speak(scope, receive, send))

@@ -146,15 +146,14 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 def _form(studio, texts, choices):
     """Adds the training form. Returns the run name input, `{setting: input}`, the recipe input and the stage table."""
     preset = studio.preset(None, BASE_NAME)
-    lists = dict(allow_custom_value=True)
+    lists = dict(value=None, allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
     with gr.Row():
-        name = choices.listed("new_run", lambda: runs_in(studio.home), value=None, elem_id="train_run", **lists)
-        source = dict(value=BASE_NAME, elem_id="train_init_from", **lists)
-        data = dict(value=None, elem_id="train_train_data", **lists)
+        name = choices.listed("new_run", lambda: runs_in(studio.home), elem_id="train_run", **lists)
+        source = lists | dict(value=BASE_NAME, elem_id="train_init_from")
         form = {
             "init_from": choices.listed("init_from", models, **source),
-            "train_data": choices.listed("train_data", studio.data.choices, **data),
+            "train_data": choices.listed("train_data", studio.data.choices, elem_id="train_train_data", **lists),
             "language": parts.language_box(texts, "train_language", choices.language),
         }
     look = dict(headers=[texts[key] for key in ("stage", "steps", "batch_size", "rate")], interactive=False)
@@ -300,9 +299,8 @@ def _list(studio, texts, choices):
         return texts["trashed"].format(to_trash(studio.home, place, studio.tasks).name), *rows()
 
     act(texts, delete.click, ask, [place], [line, sure], line, api_name="ask_trash")
-    moved = act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash").success
+    choices.refill(act(texts, sure.click, move, [place], [line, table, place, sure], line, api_name="trash").success)
     place.input(lambda: gr.Button(visible=False), None, sure, show_progress="hidden", api_name=False)
-    choices.refill(moved)
     choices.fresh([table, place, sure], rows, "models")
 
 

@@ -17,12 +17,12 @@ from typing import BinaryIO
 from tqdm import tqdm
 
 from myxtts.apps.studio.texts import PageError
-from myxtts.apps.studio.training_form import OWN, config_in, stages_of, values_of
+from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.config.checks import UserError
 from myxtts.config.stages import STAGES
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import lock, remove_leftovers
-from myxtts.storage.run_folder import METRICS, read_metrics
+from myxtts.storage.run_folder import METRICS, TAKEN_FROM, read_metrics
 
 MOST_READ_BYTES, MOST_SHOWN_CHARACTERS = 200_000, 20_000
 POLL_SECONDS = 0.5
@@ -217,18 +217,22 @@ class RunView:
     def __init__(self, folder: Path):
         self.running: bool = process_of(folder) is not None
         self.failed: str | None = None if self.running else failure(folder)
-        config = config_in(OWN, folder) if (folder / OWN).is_file() else None
-        self.stages: list[str] = [row[0] for row in stages_of(config, values_of(config))] if config else []
+        stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
+        states = {part: state for part, store in stores.items() if (state := store.newest_state())}
+        finished = {part for part, state in states.items() if state.get("finished")}
+        self.stages: list[str] = []
+        if (folder / OWN).is_file():
+            training = config_in(OWN, folder).training
+            omitted = {part for part in finished if TAKEN_FROM in states[part]} | {*training.leave_out} - {*states}
+            self.stages = [one for one in STAGES if one not in omitted] if training.stage == "all" else [training.stage]
         self.metrics: list[dict] = read_metrics(folder)
         for line in self.metrics:
             line["loss"] = line.get(STAGES[line["stage"]].main_loss) if line["stage"] in STAGES else None
         self.log: str = _end_of(folder / "train.log")
         sounds = [path for path in (folder / "samples").glob("*.wav") if not path.name.startswith("recording_")]
         self.sample: Path | None = max(sounds, key=lambda path: status_of(path).st_mtime, default=None)
-        stores = {part: CheckpointStore(folder / part) for part in STAGES if (folder / part).is_dir()}
         self.checkpoints: dict[str, list[int]] = {part: store.steps() for part, store in stores.items()}
-        newest = lambda stage: (stage in stores and stores[stage].newest_state()) or {}
-        is_done = not self.running and self.stages and all(newest(stage).get("finished") for stage in self.stages)
+        is_done = not self.running and self.stages and finished.issuperset(self.stages)
         idle = "finished" if is_done else "stopped" if self.metrics else "not training"
         self.state: str = "training" if self.running else "failed" if self.failed else idle
 

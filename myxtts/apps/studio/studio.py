@@ -140,10 +140,9 @@ class Studio:
         """Returns the voices that all models `names` share: first the voices in `language`, then the other voices. The
         previously selected voice `before`, if shared, is the first voice of its group."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
-        shared = [one for one in voices if all(one in other for other in others)]
         kin = lambda it: (it or "").partition("_")[2]  # voices such as `en_f2` and `de_f2` are one voice
         fits = lambda it: (voices[it].language == language, it == before, bool(voices[it].clip), kin(it) == kin(before))
-        return sorted(shared, key=fits, reverse=True)
+        return sorted((one for one in voices if all(one in other for other in others)), key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
         """Returns the language to select, and the languages that all models `names` share. The language to select is

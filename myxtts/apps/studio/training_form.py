@@ -52,7 +52,7 @@ def preset_for(source: str | None, folder: Path, recipe: str | None = None) -> P
     config = config_in(recipe, folder)
     values = values_of(config)
     if recipe != OWN:
-        values |= dict(init_from=source or "")
+        values |= dict(init_from=source or "", language=values["language"] or DEFAULT_LANGUAGE)
         if source and recipe == FINETUNE_BASE and not is_base(source):
             # For another model, the stages to tune and the learning rate (a fifth of the training rate) differ.
             size = known.get("size")
@@ -72,17 +72,17 @@ def config_in(recipe: str, folder: Path) -> XTTSConfig:
 
 def values_of(config: XTTSConfig) -> dict[str, Any]:
     """Converts a configuration to form values. A per-stage setting is None if its value differs between stages."""
-    values = {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
-    return values | dict(language=config.data.language or DEFAULT_LANGUAGE)
+    return {name: _value_in(config, flag.settings[0]) for name, flag in FLAGS.items()}
 
 
 def stages_of(config: XTTSConfig, values: Mapping[str, Any]) -> list[list]:
     """Returns `[name, steps, batch size, learning rate]` for each stage that a run with the form's `values` trains."""
-    names, tuned = list(STAGES), [name for name in _names(values["tune"]) if name in STAGES]  # others: partly typed
+    names = [name for name in STAGES if name not in config.training.leave_out]
     if values["stage"] != "all":
         names = [values["stage"]]
     elif values["init_from"]:
-        names = tuned or (list(TUNABLE) if is_base(values["init_from"]) else ["gpt"])
+        tuned = {*_names(values["tune"])} & {*STAGES} or (TUNABLE if is_base(values["init_from"]) else ["gpt"])
+        names = [name for name in names if name in tuned]  # without a partly typed name
     rows, batch = [], values["batch_size"] if str(values["batch_size"]) != str(config.data.batch_size) else None
     for name in names:
         stage = config.stage(name)
@@ -97,7 +97,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
     config = config_in(recipe, folder)
-    before = values_of(config) | dict(language=config.data.language)
+    before = values_of(config)
     if source and recipe != OWN:
         before["g2p"] = ",".join(_model_in(source).get("g2p", ()))
     left_out = ["language"] * (not has_data) + ["model_size"] * bool(source)

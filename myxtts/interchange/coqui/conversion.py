@@ -127,10 +127,9 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     checkpoint = read_torch_checkpoint(files.model)
     stored = _gather(files, checkpoint)
-    tokenizer = XTTSTokenizer.from_file(files.vocab)
     settings = read_settings(files.config, checkpoint.get("config"))
     shapes = {key: one.array.shape for key, one in stored.items()}
-    config = run_config(model_config(shapes, settings, tokenizer), settings)
+    config = run_config(model_config(shapes, settings, XTTSTokenizer.from_file(files.vocab)), settings)
     tensors = coqui.model_tensors(config.model)
     with_dvae = any(key.startswith("dvae.") for key in stored)
     if with_dvae:
@@ -250,8 +249,7 @@ def _read_speakers(path, model):
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
-    expected = ((1, model.num_latents, model.width), (1, model.speaker_width, 1))
-    speakers = {}
+    expected, speakers = ((1, model.num_latents, model.width), (1, model.speaker_width, 1)), {}
     for name, voice in stored.items():
         values = list(voice.values()) if isinstance(voice, dict) else []
         shapes = tuple(getattr(value, "shape", None) for value in values)
@@ -340,8 +338,7 @@ def _read_part(folder, part, which):
 
 def _released(tensors, weights, folder):
     """Converts MyXTTS weights `{name: array}` to Coqui tensors `{name: array}`. Most results are views of `weights`."""
-    known = {tensor.weight for tensor in tensors}
-    if unknown := [name for name in weights if name not in known]:
+    if unknown := sorted(weights.keys() - {tensor.weight for tensor in tensors}):
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}
     for tensor in tensors:

@@ -79,9 +79,8 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
     width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
-        rule = f"have ids below {rows}, the rows of gpt.text_embedding.weight"
-        hint = "It belongs to another checkpoint."
-        raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids. {hint}")
+        rule = f"have ids below {rows}, the rows of gpt.text_embedding.weight in this checkpoint"
+        raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids.")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
         raise CheckpointError("The tensors do not give the number of heads. Give its config.json with --config.")

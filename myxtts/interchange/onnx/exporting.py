@@ -150,8 +150,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 def _voices(folder, synthesizer):
     """Returns the arrays of `voices.npz` by name. Each row is a voice; the array `trained` marks training speakers."""
-    config, stored = synthesizer.model.config, read_speakers(folder)
-    voices = {}
+    config, stored, voices = synthesizer.model.config, read_speakers(folder), {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
         try:
             voices[name] = stored_voice(folder, name, synthesizer.voice)
@@ -201,9 +200,8 @@ def _other_graphs(speaker, synthesizer, random):
     vector /= config.speaker_width**0.5
     whole = _difference(speaker.sound(latents[0], vector[0]), model.decoder(latents, vector)[0])
     yield "decoder, whole", whole, LIMITS[FLOAT32]
-    window = dict(start=np.array([11]), end=np.array([60]))
     expected = model.decoder.frames_to_samples(model.decoder.latents_to_frames(latents)[:, 11:60], vector)
-    found = speaker.run("decoder", latents=latents, speaker=vector, **window)["samples"]
+    found = speaker.run("decoder", latents=latents, speaker=vector, start=np.array([11]), end=np.array([60]))["samples"]
     yield "decoder, window", _difference(found, expected), LIMITS[FLOAT32]
 
 

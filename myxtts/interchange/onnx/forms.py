@@ -21,13 +21,12 @@ def fetch_package(package: dict[str, Any]) -> Path:
 
     Raises `UserError` if `npm` cannot download the archive, or if the digest of the archive is wrong.
     """
-    cache = user_cache() / "npm"
-    path = cache / f"{package['folder']}-{package['version']}.tgz"
+    path = user_cache() / "npm" / f"{package['folder']}-{package['version']}.tgz"
     release = f"{package['name']}@{package['version']}"
     if not path.is_file():
         say(f"Downloading {release} ({package['licence']}) from npm")
         try:
-            cache.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory() as folder, write_whole(path) as temporary:
                 command = ["npm", "pack", release, "--pack-destination", folder]
                 subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)

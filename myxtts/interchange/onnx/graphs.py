@@ -87,18 +87,15 @@ def build_drawing(config: ModelConfig) -> Builder:
     top_k = top_k.cast(np.int64)
     num_best = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
     is_among_best = graph.constant(np.arange(num)[None]) < num_best
-    best = graph.op("Where", is_among_best, descending, -HIDDEN)
-    kth = graph.op("ReduceMin", best, [-1], keepdims=1)
+    kth = graph.op("ReduceMin", graph.op("Where", is_among_best, descending, -HIDDEN), [-1], keepdims=1)
     scores = graph.op("Where", scores < kth, HIDDEN, scores)
     descending = graph.op("Where", descending < kth, HIDDEN, descending)
     probabilities = graph.op("Softmax", descending, axis=-1)
     above = graph.op("CumSum", probabilities, 1, exclusive=1)
     is_kept = (above < top_p) | graph.op("GreaterOrEqual", top_p, 1.0)
-    kept = graph.op("Where", is_kept, descending, -HIDDEN)
-    least = graph.op("ReduceMin", kept, [-1], keepdims=1)
+    least = graph.op("ReduceMin", graph.op("Where", is_kept, descending, -HIDDEN), [-1], keepdims=1)
     filtered = graph.op("Where", scores < least, HIDDEN, scores)
-    chosen = graph.op("Where", is_greedy, logits, filtered + noise)
-    code = graph.op("ArgMax", chosen, axis=-1, keepdims=0)
+    code = graph.op("ArgMax", graph.op("Where", is_greedy, logits, filtered + noise), axis=-1, keepdims=0)
     drawn = graph.op("Equal", code.unsqueeze(1), np.arange(num)[None])
     graph.output(code.cast(np.int32), "code", np.int32, "rows")
     graph.output(seen | drawn, "now_seen", np.bool_, "rows", num)
@@ -219,9 +216,8 @@ def build_decoder(model: XTTS) -> Builder:
         place = graph.op("Max", (graph.count(size).cast(np.float32) + 0.5) * (1 / factor) - 0.5, 0.0)
         last = x.length(1) - [1]
         left = graph.op("Min", place.cast(np.int64), last)
-        right = graph.op("Min", left + [1], last)
         blend = (place - left.cast(np.float32)).unsqueeze(1)
-        x_left, x_right = (graph.op("Gather", x, at, axis=1) for at in (left, right))
+        x_left, x_right = (graph.op("Gather", x, at, axis=1) for at in (left, graph.op("Min", left + [1], last)))
         x = x_left * (graph.constant(1.0) - blend) + x_right * blend
     to_samples = _istft if isinstance(decoder, IstftGenerator) else _hifigan
     samples = to_samples(graph, decoder, x.slice(1, start, end), speaker)

@@ -156,9 +156,9 @@ class Speaker:
 
     def choose(self, voice=None, language=None, text=""):
         """Returns `(voice, language)`, with defaults for None. The default voice is the training voice, if there is
-        exactly one, or else a voice that speaks the language. The default language is that of the stored voice or,
-        without one, the language that all training voices share. If it is unknown or does not fit `text`, the language
-        is guessed from `text`; the last resort is English. Raises `ValueError` if `text` fits no language."""
+        exactly one, or else a voice that speaks the language. The default language is that of the stored voice or, if
+        that is unknown, the language that all training voices share. If it does not fit `text`, or there is none, the
+        language is guessed from `text`; the last resort is English. Raises `ValueError` if `text` fits no language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -166,7 +166,7 @@ class Speaker:
         trained = [name for name in own if self.trained[name]]
         given = unicodedata.normalize("NFC", str(voice or ""))
         voice = given if given in own else voice or (trained[0] if len(trained) == 1 else None)
-        known = {own[name] for name in ([voice] if voice in own else trained)}
+        known = {own[name] for name in ([voice] if own.get(voice) else trained)}
         usual = known.pop() if len(known) == 1 else None
         asked = language and get_language(language, languages).code
         try:
@@ -180,8 +180,7 @@ class Speaker:
             raise ValueError(f"--text: {fault}")
         if note and language != (asked or usual):
             print(note, file=sys.stderr)
-        fit = lambda name: (own[name] == language, self.trained[name])
-        return voice or max(own, key=fit, default=""), language
+        return voice or max(own, key=lambda name: (own[name] == language, self.trained[name]), default=""), language
 
     def sentence(self, ids, latents, speaker, seed=0, number=0, speed=1.0, **sampling):
         """Synthesizes a sentence from its token ids. `number` is the index of the sentence in the text. Returns samples

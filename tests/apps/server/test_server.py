@@ -275,6 +275,9 @@ def test_requests_of_other_programs_are_accepted(live, caplog):
     assert is_alike(live.speech("**one two.**")[2], live.speech("one two.")[2])
     said, parts = live.speech("one two.")[2], live.speech("one. [pause:2s] two.")[2]
     assert len(parts) > 96_000 and said and bytes(96_000) in parts
+    for text, known in (("one. [pause:2s]你[pause:1s]", "one.[pause:3s]"), ("你[pause:1s]one.", "[pause:1s]one.")):
+        assert is_alike(live.speech(text)[2], live.speech(known)[2]), "unknown letters are left out, pauses are not"
+    assert live.speech("你[pause:1s]好")[0] == 400
 
 
 def test_key_is_required_and_cors_allows_only_the_given_origins(live, synthesizer, folders):
@@ -361,6 +364,10 @@ def test_port_taken_while_the_model_loads_is_one_error_message(monkeypatch, caps
     assert f"{flag} {port}" in sentence_of(capsys, main, "serve", "--checkpoint", "base", *flags, flag, port)
     given = options.build_parser().parse_args([flag, str(port)])
     assert options.check_options(given) is None, "a replica does not use the port, but Ray may"
+    monkeypatch.setitem(sys.modules, "wyoming.audio", None)
+    monkeypatch.delitem(sys.modules, "myxtts.apps.server.wyoming_protocol", raising=False)
+    monkeypatch.setattr(serving, "open_model", None)  # the package is missed before a model is loaded
+    assert "wyoming" in sentence_of(capsys, main, "serve", "--port", "0", "--wyoming-port", "0")
 
 
 ENDS = """

@@ -75,8 +75,13 @@ def test_streamed_text_is_spoken_by_sentences(live):
     assert is_alike(say("one.", None), say("one.", SynthesizeVoice("high"))) and len(say("", None)) == 2 * 2400
 
 
-@pytest.mark.parametrize("row", rows("sentences.txt"))
-def test_streamed_text_is_split_like_a_whole_text(row):
+HIDDEN = ["\n<think>Why? " + "So. " * 99 + "\n</think>", "~~~\n~~ one. two\n~~~\n", "```py\nx = 1 # a. b\n\ny\n```\n"]
+
+
+@pytest.mark.parametrize(
+    "row, hidden", [*((row, "") for row in rows("sentences.txt")), *(("en | One two. | Three.", one) for one in HIDDEN)]
+)
+def test_streamed_text_is_split_like_a_whole_text(row, hidden):
     language, *sentences = row.split(" | ")
     text, said = ("" if language in ("zh-cn", "am") else " ").join(sentences), []
     book = Mock(**{"model.tokenizer.languages": [language], "find.return_value.language": language})
@@ -85,10 +90,10 @@ def test_streamed_text_is_split_like_a_whole_text(row):
     server._speak = lambda text, *_: asyncio.sleep(0, said.append(text))
     with asyncio.Runner() as runner:
         runner.run(server._answer("synthesize-start", {"voice": {"name": "own"}}))
-        for letter in text:
+        for letter in hidden + text:
             runner.run(server._answer("synthesize-chunk", {"text": letter}))
         runner.run(server._answer("synthesize-stop", {}))
-    assert "".join(said) == text and [one.strip() for one in said] == sentences
+    assert "".join(said).lstrip() == text and [one.strip() for one in said] == sentences
 
 
 @pytest.mark.parametrize("text, voice, fault", [("a", "../low", None), ("one " * 200, "low", None), ("", "", OSError)])

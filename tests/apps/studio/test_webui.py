@@ -24,7 +24,7 @@ from myxtts.config.checks import UserError
 from myxtts.config.config import DataConfig, ModelConfig, TrainingConfig, XTTSConfig, config_from_dict
 from myxtts.config.stages import STAGES
 from myxtts.storage.files import append_line, read_json, temporary_path, write_json
-from myxtts.storage.run_folder import own_run_folder
+from myxtts.storage.run_folder import TAKEN_FROM, own_run_folder
 
 
 def write_metrics(folder, *lines):
@@ -71,8 +71,12 @@ def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
         (tmp_path / stage).mkdir()
     write_metrics(tmp_path, ("dvae", 100, {"avg_ms": 500.0}), ("gpt", 20, {"avg_ms": 500.0}))
     assert (view := RunView(tmp_path)).state == "finished" and "01:00" in view.facts(TEXTS["fa"])[-2]
-    states["gpt"] = None
-    assert RunView(tmp_path).state == "stopped"
+    states |= {"gpt": None, "speaker": {"finished": True, TAKEN_FROM: "base"}}
+    assert RunView(tmp_path).state == "stopped" and RunView(tmp_path).stages == ["dvae", "gpt", "decoder"]
+    leaving = XTTSConfig(model=ModelConfig("nano"), training=TrainingConfig(leave_out=("decoder", "gpt")))
+    write_json(tmp_path / "config.json", leaving.to_dict())
+    assert RunView(tmp_path).state == "finished" and RunView(tmp_path).stages == ["dvae", "decoder"], "has begun"
+    assert [row[0] for row in Studio(tmp_path.parent).preset(tmp_path.name, None).stages] == ["dvae", "speaker"]
 
 
 def test_curves_have_training_and_validation_loss_without_rolled_back_steps(tmp_path):
@@ -241,13 +245,14 @@ def test_run_that_the_page_starts_has_the_steps_and_rates_of_the_recipe(
         preset = studio.preset(name, source)
         form = preset.values | dict(train_data=str(recordings), language=language)
         form |= {} if source else dict(model_size="nano", g2p="am" if language == "am" else "")
-        flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name)]
+        flags = [*studio.flags(name, preset.recipe, form), "--checkpoint-dir", str(home / name), "--workers=a:1"]
         open_run(config_from_arguments(build_parser().parse_args(flags)))
         config = config_from_dict(read_json(home / name / "config.json"))
         expected = XTTSConfig.from_yaml(recipe) if recipe else XTTSConfig()
         assert steps_and_rates(config) == steps_and_rates(expected), source
         assert config.data.batch_size == expected.data.batch_size and config.data.language == language
         assert "am" in config.data.g2p or language != "am" or source == "released"
+        assert config.training.workers == (), "a later start may have none"
         again = studio.preset(name, None)
         assert again.recipe == OWN and studio.flags(name, OWN, again.values) == [f"--config={home / name / OWN}"]
 
@@ -258,8 +263,9 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     write_json(tmp_path / "run+1/config.json", config.to_dict())
     found = Studio(tmp_path).preset("run+1", None).values
     assert [found[name] for name in "train_data batch_size model_size g2p".split()] == ["recordings", 3, "nano", "am"]
+    assert found["language"] is None, "identified from the texts, in every part of the training"
     flags = Studio(tmp_path).flags("run+1", OWN, found | dict(data_gpu="0", keep=2.0))
-    assert flags[1:] == ["--language=en", "--data-gpu=0"]
+    assert flags[1:] == ["--data-gpu=0"]
     with pytest.raises(UserError, match="The recipe sets --train-data"):
         Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
     strict = replace(config, training=TrainingConfig(strict=True))

@@ -16,6 +16,12 @@ const PARAGRAPH = /\n[^\S\n]*\n/;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
 const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
+// Emoticons are silent, a dash is a pause, and a mark has no space before it: as in text/languages/readings.toml.
+const READINGS = [
+  [/(?<!\S)(?:[:;=][-^o]?[)(DPp|]+|[xX]D+|<3+(?=\s*(?:$|[.,!?]))|\^_*\^)(?![\p{L}\p{N}_])/gu, ""],
+  [/^\s*[-–—•]+\s+/, ""], [/([.,;:!?…]["”“»’)]*)(?:\s*[–—]\s*|\s+-\s+)/g, "$1 "],
+  [/\s*[—―]+\s*|\s+[-–]+\s+/g, ", "], [/\s+(?=[.,;:!?])/g, ""],
+];
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
@@ -362,6 +368,8 @@ export class Speaker {
     const voice = this.config.espeak_voices[language], [from, to, silent = ""] = this.config.normalize[language] ?? ["", ""];
     const usual = (part) => part.normalize("NFKC");
     if (voice) text = text.normalize("NFC").replace(ESPEAK_SPELLS, usual);
+    const isEuropean = voice && /LATIN|CYRILLIC/.test(this.config.scripts[language][0]);
+    for (const [mark, spoken] of isEuropean ? READINGS : []) text = text.replace(mark, spoken);
     const characters = [...text.replaceAll('"', "").replace(ARABIC_FORMS, usual)].filter((one) => !silent.includes(one));
     text = characters.map((one) => to[from.indexOf(one)] ?? one).join("").toLowerCase();
     return voice ? this.espeak.textToIpa(text, voice, this.config.scripts[language]) : text;
