@@ -34,7 +34,8 @@ class UpdateRule:
         self.optimizer.rate_factors = [min(1.0, highest.get(layer, peak) / peak) for layer in layers]
         # The gradients that the optimizer gets are already reduced over replicas.
         self.optimizer._all_reduce_sum_gradients = list
-        self.loss_scale = tf.Variable(2.0**15 if scaled else 1.0, trainable=False, name="loss_scale")
+        self.first_loss_scale = 2.0**15 if scaled else 1.0
+        self.loss_scale = tf.Variable(self.first_loss_scale, trainable=False, name="loss_scale")
         counter = lambda name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
         self.good_steps, self.bad_steps_in_row = counter("good_steps"), counter("bad_steps_in_row")
         self.bad_steps, self.begun = counter("bad_steps"), counter("updates_begun")
@@ -208,8 +209,7 @@ def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
     The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value.
     """
     peak, final_share = settings.learning_rate, settings.final_learning_rate
-    warmup = min(settings.warmup_steps, total_steps // 10)
-    if step < warmup:
+    if step < (warmup := min(settings.warmup_steps, total_steps // 10)):
         return peak * (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))
