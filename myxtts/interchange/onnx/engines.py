@@ -27,8 +27,7 @@ def choose_engine(weight_bytes: int) -> str:
     installed = all(importlib.util.find_spec(name) for name in ("onnx", "onnxruntime"))
     # ONNX Runtime copies the weights; as much memory again must remain for everything else.
     fits = 2 * weight_bytes < read_memory().usable
-    on_gpu = bool(tf.config.get_visible_devices("GPU"))
-    return "onnx-float32" if installed and fits and not on_gpu else "tensorflow"
+    return "onnx-float32" if installed and fits and not tf.config.get_visible_devices("GPU") else "tensorflow"
 
 
 def load_synthesizer(folder: str | Path, which: str = "best", engine: str | None = None, **options) -> Synthesizer:
