@@ -61,7 +61,7 @@ def open_run(
     """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
 
     Until the event `on_trial`, the folder is left unchanged, with these exceptions: reports are written, damaged
-    checkpoints are renamed, and the vocabulary and voices of a run without checkpoints are deleted.
+    checkpoints are renamed or copied again, and vocabulary and voices of a run without checkpoints are deleted.
 
     Args:
         config: Settings as requested.
@@ -84,12 +84,13 @@ def open_run(
     is_created = bool(training.init_from) and (began is None or not {*reset}.isdisjoint(tuned_stages(config)))
     if began is not None:
         check_same_model(began.model, dataset.config, reset)
-    taken = taken_parts(config, is_created) if training.init_from else []
+    if training.init_from and not is_created and (damaged := taken_parts(config, False)):
+        bring_in(dataset.config, source_parts(dataset.config, damaged), False)  # later stages know their digests
+    taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
     sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
-    clips, count = max(sizes, default=0), len(dataset.train)
-    if clips > count:
+    if (clips := max(sizes, default=0)) > (count := len(dataset.train)):
         message = "A step takes %d clips, but there are only %d. Set --batch-size times --grad-accum to at most %d."
         logger.warning(message, clips, count, count)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
@@ -97,8 +98,7 @@ def open_run(
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         fault = f"--prepared {shards} contains codes of a trained DVAE, but this run would train its own"
-        hint = "Give that DVAE's run as --checkpoint-dir, or as --init-from with --tune gpt (or gpt,decoder)."
-        raise ConfigError(f"{fault}. {hint}")
+        raise ConfigError(f"{fault}. Give that DVAE's run as --checkpoint-dir, or as --init-from with --tune gpt.")
     if needs is not None and (times := try_run(works, dataset, needs, notify)):
         notify("on_trial", times)
     if is_plan:

@@ -116,13 +116,13 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
     """Returns the stages that a run copies from `training.init_from` and does not fine-tune. If not `is_new`, these are
-    the stages whose copies are damaged. The named stage of a reset that keeps the GPT is never copied."""
+    the stages whose copies are damaged, which are renamed. A reset that keeps the GPT never copies its named stage."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
-    left_out = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
+    others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
     is_copied = lambda name: is_new or any((home / name).glob("*step_00000000*"))
-    lacks = lambda name: name in resets or (is_copied(name) and not CheckpointStore(home / name).has_sound())
-    names = [name for name in STAGES if name not in left_out and lacks(name)]
-    return [name for name in names if name in run_folder.stores_in(_source(config))]
+    newest = lambda name: CheckpointStore(home / name).newest_sound(logger.warning)
+    lacks = lambda name: name in resets or (is_copied(name) and newest(name) is None)
+    return [one for one in STAGES if one not in others and lacks(one) and one in run_folder.stores_in(_source(config))]
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:

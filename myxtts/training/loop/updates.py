@@ -209,7 +209,8 @@ def learning_rate(settings: StageConfig, step: int, total_steps: int) -> float:
     The warm-up takes at most a tenth of the steps. After `total_steps`, the rate stays at its final value.
     """
     peak, final_share = settings.learning_rate, settings.final_learning_rate
-    if step < (warmup := min(settings.warmup_steps, total_steps // 10)):
+    warmup = min(settings.warmup_steps, total_steps // 10)
+    if step < warmup:
         return peak * (step + 1) / warmup
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     return peak * (final_share + (1.0 - final_share) * 0.5 * (1.0 + math.cos(math.pi * progress)))
