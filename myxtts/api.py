@@ -273,7 +273,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
             # Paths, devices and stages come from this call.
             values["data"] |= {name: getattr(own.data, name) for name in (*PATHS, "data_gpu", "model_gpu")}
-            here = ("checkpoint_dir", "workers", "worker_index", "stage", "tune")
+            here = ["checkpoint_dir", "workers", "worker_index", "stage"] + ["tune"] * bool(training.init_from)
             values["training"] |= {name: getattr(training, name) for name in here}
             if training.reset_training and named.get("model_size") not in (None, values["model"]["size"]):
                 del values["model"]

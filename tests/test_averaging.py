@@ -68,7 +68,8 @@ def test_averages_are_validated_and_are_in_the_model_file(unbroken):
 
 def test_run_continues_from_the_trained_weights_when_averages_are_turned_off(unbroken):
     dataset, trainer, _ = unbroken
-    without = XTTSTrainer(with_training(dataset.config, ema=0.0), stage="dvae")
+    without = XTTSTrainer(with_training(dataset.config, ema=0.0, precision="mixed_float16"), stage="dvae")
+    assert float(without.train_step.rules[0].loss_scale) == 2.0**15, "not the 1 of the float32 run"
     for name, variable in without.train_step.trainable.items():
         np.testing.assert_array_equal(variable.numpy(), trainer.train_step.trainable[name].numpy())
     assert not without.train_step.averages and without.step == 6

@@ -234,6 +234,8 @@ def test_fine_tuning_trains_the_discriminators_alone_first():
     config = run_config(init_from="another", decoder={"discriminator_warmup": 0.5})
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["judging", "judging", "adversarial"]
+    config.training.tune, config.training.decoder.spectral_share = ("gpt",), 0.5  # the decoder has random weights
+    assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["spectral", "spectral", "adversarial"]
     config.training.decoder.spectral_share = 1.0
     assert [stage.phase(step, 10) for step in (0, 5, 10)] == ["spectral"] * 3
 

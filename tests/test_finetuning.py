@@ -20,7 +20,7 @@ from myxtts.devices.configuration import plan_devices
 from myxtts.models.xtts import XTTS
 from myxtts.runs.origin import adopt, bring_in, settle_origin, source_parts, with_rows
 from myxtts.runs.run import Run
-from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
+from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name, write_manifest, write_tensors
 from myxtts.text.tokenizer import XTTSTokenizer
 from myxtts.training.resuming import load_foundations
 from myxtts.training.stages.base import arrays_of
@@ -73,6 +73,12 @@ def test_spare_rows_are_kept_and_parts_that_are_not_tuned_count_as_trained(sourc
     stores = {name: CheckpointStore(tmp_path / "new" / name) for name in ("dvae", "gpt", "speaker")}
     assert [store.newest_state()["finished"] for store in stores.values()] == [True, False, True]
     assert len(stores["gpt"].open(0)["gpt/text_embedding"]) == spare.num_text_tokens
+    gpt, path = CheckpointStore(folder / "gpt"), folder / "gpt/step_00000004"
+    write_tensors(path / "model.safetensors", dict([*gpt.open(4).items()][::-1]))  # as in an earlier conversion
+    (path / "speech_rates.json").write_text("{}")
+    write_manifest(path)
+    bring_in(with_training(config, tune=("decoder",)), {"gpt": CheckpointStore(gpt.folder)}, False)
+    assert stores["gpt"].digest(0) == gpt.digest(4) and stores["gpt"].file(0, "speech_rates.json")
 
 
 def test_lora_starts_as_the_plain_model_and_merges_exactly():
@@ -148,6 +154,7 @@ def test_fine_tuning_takes_over_model_and_tokenizer_and_leaves_the_source_alone(
     of_text = {f"gpt/{name}" for name in ("text_embedding", "text_head/kernel", "text_head/bias")}
     assert (changed - kernels <= of_text) == bool(rank)
     longer = dataclasses.replace(config.training, gpt=dataclasses.replace(config.training.gpt, max_steps=3))
+    (tmp_path / "run/dvae/step_00000000/model.safetensors").write_bytes(b"damaged")  # is copied again
     with untraced():
         assert Run(dataclasses.replace(config, training=longer), plan_devices(num_gpus=0)).train()
     assert store.steps()[-1] == 3
@@ -179,7 +186,7 @@ def test_default_limits_are_lowered_to_the_source_and_larger_requests_are_refuse
 
 def test_source_is_not_a_folder_to_train_in(source, tiny_corpus):
     folder = source[0]
-    with pytest.raises(ConfigError, match="must not be the folder of --init-from"):
+    with pytest.raises(ConfigError, match="must be another folder than that of --init-from"):
         adopt(tiny_run_config(tiny_corpus, folder, training={"init_from": str(folder)}))
     with pytest.raises(ConfigError, match="weights without a run.*--init-from"):
         settle_origin(tiny_run_config(None, folder))
@@ -243,15 +250,18 @@ def test_reset_of_a_later_stage_keeps_the_origin_of_the_run(source, tokenizer, t
     began = tiny_run_config(gpt={"lora_rank": 2}, training={"init_from": str(folder)})
     store, state = CheckpointStore(write_run(run, model, tokenizer, began) / "gpt"), {"finished": True, "position": 9}
     store.write(9, {"model": {}}, {**state, "config": began.to_dict()})
+    settled = lambda home, **asked: settle_origin(tiny_run_config(None, home, training=asked))[0].training
+    reset = lambda stage, **more: settled(run, stage=stage, reset_training=True, **more)
     for given in (None, str(folder)):
-        asked = {"stage": "decoder", "reset_training": True, "init_from": given}
-        settled = settle_origin(tiny_run_config(None, run, training=asked))[0].training
-        assert (settled.init_from, settled.gpt.lora_rank) == (str(folder), 2)
+        assert reset("decoder", init_from=given).gpt.lora_rank == 2
     (run / "config.json").write_text(json.dumps(with_training(began, tune=("gpt",)).to_dict()))
-    asked = tiny_run_config(None, run, training={"stage": "decoder", "reset_training": True})
-    assert settle_origin(asked)[0].training.tune == ("gpt", "decoder")
+    assert reset("decoder").tune == reset("decoder", tune=("gpt",), init_from=str(folder)).tune == ("gpt", "decoder")
+    assert settled(tmp_path / "new", stage="gpt", init_from=str(folder)).tune == ("gpt",)
+    shutil.rmtree(folder / "decoder")
+    kept = [(one.init_from, one.tune, one.gpt.lora_rank) for one in map(reset, ("speaker", "decoder"))]
+    assert kept == [(str(folder), ("gpt",), 2)] * 2
     folder.rename(tmp_path / "elsewhere")
-    assert settle_origin(asked)[0].training.init_from is None
+    assert (reset("decoder").tune, reset("gpt").init_from) == (("gpt",), None)
 
 
 def test_tuned_stages_start_from_the_source_and_resume_without_the_flag(source, tiny_corpus, tmp_path):

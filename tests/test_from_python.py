@@ -58,7 +58,7 @@ def test_trainer_of_a_configuration_resumes_its_run_and_trains_nothing_twice(tra
 
 
 def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
-    config = bare_config(tiny_corpus, tmp_path / "run")
+    config = bare_config(tiny_corpus, tmp_path / "run", ema=0.9)
     model = XTTS(config.model)
     before = [variable.numpy() for variable in model.gpt.weights + model.dvae.weights]
     trainer = XTTSTrainer(config, model=model)
@@ -88,6 +88,9 @@ def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
     read.mel_stats.assign(np.full_like(read.mel_stats, np.nan))
     with pytest.raises(UserError, match="NaN or infinity"):
         read.save_to_preset(tmp_path / "bad")
+    model.gpt.blocks[0].mlp_in.enable_lora(2)
+    with pytest.raises(UserError, match="LoRA"):
+        model.save_to_preset(tmp_path / "adapted")
 
 
 def test_dvae_trained_by_hand_measures_its_mel_scale(tiny_corpus, tmp_path):

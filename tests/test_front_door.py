@@ -111,6 +111,7 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
     config = tiny_run_config("here", "there", data={"data_gpu": 0, "model_gpu": 1})
     config.to_yaml(tmp_path / "a.yaml")
     assert XTTSConfig.from_yaml(tmp_path / "a.yaml") == config
+    assert type(XTTSConfig.from_yaml(tmp_path / "a.yaml").training.gpt.lora_rank) is not int, "still a default"
     (tmp_path / "b.yaml").write_text("include: a.yaml\ntraining: {seed: 5}\n")
     assert XTTSConfig.from_yaml(str(tmp_path / "b.yaml")).training.seed == 5
     with pytest.raises(ConfigError, match="does not exist"):

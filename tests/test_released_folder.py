@@ -12,6 +12,7 @@ from myxtts.apps.evaluation.command import subjects
 from myxtts.config.checks import UserError
 from myxtts.interchange.coqui.conversion import _IN_USE
 from myxtts.interchange.hub import local_folder
+from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import temporary_path
 
 
@@ -27,6 +28,9 @@ def test_it_is_converted_once_and_again_when_a_file_changes(release, tmp_path, c
         folder, *others = pool.map(local_folder, [release] * 3)
     assert {*others} == {folder} and (folder / "gpt").is_dir() and capsys.readouterr().err.count("converting") == 1
     assert local_folder(release / "model.pth") == folder and not capsys.readouterr().err
+    store, copy = CheckpointStore(folder / "dvae"), CheckpointStore(tmp_path / "copy")
+    copy.write(0, {"model": dict(store.open(0))}, {})
+    assert copy.digest(0) == store.digest(0)
     os.utime(release / "config.json", (0, 0))
     temporary_path(folder).mkdir()  # as if the first conversion had been killed
     again, cache = local_folder(release), tmp_path / "cache/myxtts"

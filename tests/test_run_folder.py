@@ -152,6 +152,9 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     assert continued.training.worker_index == 1
     reset = _requested(None, {"checkpoint_dir": str(tmp_path), "reset_training": True}, StartOptions())
     assert reset.recipe() == config.recipe()
+    write_json(tmp_path / "config.json", tiny_run_config(ROOT, training={"init_from": "a", "tune": ("gpt",)}).to_dict())
+    for again in ({}, {"stage": "speaker"}, {"reset_training": True}):
+        assert _requested(None, {"checkpoint_dir": str(tmp_path), **again}, StartOptions()).training.tune == ("gpt",)
     (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own
     write_json(tmp_path / "config.json", tiny_run_config(tmp_path / "sample_corpus").to_dict())
     assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")

@@ -218,10 +218,13 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes from `values["data"]` settings equal to their `Default`, which a run may replace. Returns `values`."""
-    adapted = {one.name: one.default for one in fields(DataConfig) if isinstance(one.default, Default)}
-    if isinstance(data := values.get("data"), dict):
-        values["data"] = {name: value for name, value in data.items() if name not in adapted or value != adapted[name]}
+    """Removes from `values` the settings equal to their `Default`, which a run may replace. Returns `values`."""
+    stages = values.get("training") if isinstance(values.get("training"), dict) else {}
+    sections = [(DataConfig, values.get("data"))] + [(one.settings, stages.get(one.name)) for one in STAGES.values()]
+    for cls, own in sections:
+        for one in fields(cls) if isinstance(own, dict) else ():
+            if isinstance(one.default, Default) and own.get(one.name) == one.default:
+                del own[one.name]
     return values
 
 

@@ -194,8 +194,7 @@ class CodeEngine:
         with self.changed:
             waiting = [stream for stream in self._waiting if stream.active]
             joining, self._waiting = waiting[: MOST_ROWS - len(kept)], waiting[MOST_ROWS - len(kept) :]
-        fits = self._mask.shape[1] >= self._filled + MOST_CODES
-        if fits and not joining and len(kept) == len(self._rows):
+        if self._mask.shape[1] >= self._filled + MOST_CODES and not joining and len(kept) == len(self._rows):
             return
         parts = []
         if kept:

@@ -95,6 +95,8 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     require(is_new_or_empty(folder), "The folder of save_to_preset", "new or empty", folder)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}
+    adapted = [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+    require(not adapted, "The model to save", "without LoRA adapters", len(adapted), "Load its run, which merges them.")
     holder = "dvae" if "dvae" in model.parts else "gpt"  # part whose checkpoint holds the mel statistics
     for weights in ({MEL_STATS: model.mel_stats}, *map(model.part_weights, model.parts)):
         _check_finite(weights, "The model")

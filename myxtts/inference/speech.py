@@ -138,8 +138,7 @@ class Spoken:
     @property
     def reason(self) -> str:
         """Main fault of the piece with the lowest confidence. Empty if the self-check found no fault in any piece."""
-        flagged = [(piece.confidence, piece.reason) for piece in self.pieces if piece.doubts]
-        return min(flagged)[1] if flagged else ""
+        return min(((piece.confidence, piece.reason) for piece in self.pieces if piece.doubts), default=(1.0, ""))[1]
 
     @property
     def summary(self) -> str:

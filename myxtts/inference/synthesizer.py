@@ -270,8 +270,7 @@ class Synthesizer:
         """Loads or encodes a voice. None means the model's default voice for `language`. Raises `UserError` if the
         voice does not exist or belongs to another model."""
         if voice is None:
-            voice = self.folder and default_speaker(self.folder, get_language(language).code)
-            if not voice:
+            if not (voice := self.folder and default_speaker(self.folder, get_language(language).code)):
                 own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
                 raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
         if isinstance(voice, Voice):

@@ -42,8 +42,7 @@ class TextFront:
             way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
         fits = lambda read: len(self.tokenizer.encode_read(read, language)) <= self.max_tokens
-        pieces = reader.pieces(text, language, self.longest_text(language), fits)
-        if not pieces:
+        if not (pieces := reader.pieces(text, language, self.longest_text(language), fits)):
             raise SpeechError(f"{brief(text)} cannot be spoken by this model: it has no words.")
         return pieces
 

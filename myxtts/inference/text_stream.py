@@ -65,19 +65,15 @@ class Sentence:
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
         code = get_language(language).code
         rate = synthesizer.rates.get(code) or rule_of_thumb(language)
-        calibration = synthesizer.calibration
-        if calibration and code not in calibration.languages:
-            calibration = None
-        reading, wrong_share, distortion = None, None, 0.0
+        known, reading, wrong, distortion = synthesizer.calibration, None, None, 0.0
+        known = known if known and code in known.languages else None
         if stream.codes:
             reading = synthesizer.read_again(stream.voice_latents, stream.ids, stream.codes)
-            wrong_share = listener and listener(samples, synthesizer.sample_rate, text, code)
+            wrong = listener and listener(samples, synthesizer.sample_rate, text, code)
             if samples is not None and self.manner.speed == 1:
                 distortion = synthesizer.distortion(stream.codes, samples)
         unspoken = synthesizer.tokenizer.unspoken_share(text, language)
-        self.verdict = judge(
-            text, stream.codes, stream.stopped, rate, reading, wrong_share, unspoken, calibration, distortion
-        )
+        self.verdict = judge(text, stream.codes, stream.stopped, rate, reading, wrong, unspoken, known, distortion)
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:

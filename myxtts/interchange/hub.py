@@ -92,8 +92,7 @@ def local_folder(
     if source not in _FOUND or not _FOUND[source].is_dir():
         with hub_errors(source):
             terms = Path(hub.snapshot_download(repository, revision=revision, allow_patterns=TERMS))
-        home = Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"), terms.name)
-        if not home.is_dir():
+        if not (home := Path(hub.constants.HF_HOME, "myxtts", repository.replace("/", "--"), terms.name)).is_dir():
             _require_licence(source, terms, accept_licence)
             patterns = [*_OWN_FILES, *_RELEASED_FILES]
             with hub_errors(source):

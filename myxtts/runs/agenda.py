@@ -152,8 +152,7 @@ def _work(config, stage, dataset, states, stores):
     """Returns the `StageWork` of `stage`. `states` contains the newest state of each trained or copied stage."""
     state, training = states.get(stage), config.training
     tuned = tuned_stages(config) if training.init_from else []
-    sizes = ((state or {}).get("parts") or {}).get("micro_batches")
-    if training.automatic_batch_size and sizes:
+    if training.automatic_batch_size and (sizes := ((state or {}).get("parts") or {}).get("micro_batches")):
         config = with_batch(config, stage, sizes["batch_size"], sizes["accumulation"])
     max_steps = config.stage(stage).max_steps
     batches = max_steps or replace(dataset, config=config).order(stage).batches_per_epoch
@@ -252,8 +251,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
                 free = min(free, plan.model_memory_mb * BYTES_PER_MB) if plan.model_memory_mb else free
     else:
         ram, own = read_memory(), resident_bytes()
-        kept = min(sum(peaks) - max(peaks), MOST_KEPT)  # memory of earlier stages
-        memory += kept + max(extras) + own + CPU_RUNTIME_BYTES
+        memory += min(sum(peaks) - max(peaks), MOST_KEPT) + max(extras) + own + CPU_RUNTIME_BYTES
         free, total = ram.usable + own, min(ram.total, ram.limit or ram.total)
     home = Path(training.checkpoint_dir).resolve()
     there = next(place for place in (home, *home.parents) if place.exists())

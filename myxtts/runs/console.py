@@ -18,7 +18,6 @@ from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import BYTES_PER_GB, peak_resident_bytes
 from myxtts.runs.agenda import StageWork, describe_works, listed
-from myxtts.runs.origin import tuned_stages
 from myxtts.runs.run import Run, RunListener
 from myxtts.runs.samples import held_out_voice
 from myxtts.storage.base_model import is_base, model_name
@@ -126,14 +125,13 @@ class RunConsole(RunListener):
     def on_corpus(self, dataset):
         self._inspection.close()
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
-        speakers = len({clip.speaker for clip in dataset.train})
-        self._say(f"{counts}, speakers: {speakers}, text tokens: {dataset.tokenizer.num_tokens}")
+        self._say(f"{counts}, speakers: {len(dataset.speakers)}, text tokens: {dataset.tokenizer.num_tokens}")
         seconds = lambda clips: sum(clip.num_samples for clip in clips) / MODEL_SAMPLE_RATE
         minutes, held = (f"{seconds(clips) / 60:.1f} min" for clips in (dataset.train, dataset.validation))
         languages = Counter(clip.language for clip in dataset.train).most_common()
         spoken = ", ".join(language for language, _ in languages)
         self._say(f"Speech: {minutes} for training, {held} held out; {counted(len(languages), 'language')}: {spoken}")
-        if is_base(dataset.config.training.init_from) and "dvae" in tuned_stages(dataset.config):
+        if is_base(dataset.config.training.init_from) and "dvae" in dataset.config.training.tune:
             self._say("Expect speech that is hard to understand: 5.5 min of a German voice on base had a CER of 47 %.")
             self._say("For a voice that is understood, start from XTTS v2 (docs/finetune.md).")
         usual = XTTSConfig(model=ModelConfig(size=dataset.config.model.size)).recipe()
@@ -156,8 +154,7 @@ class RunConsole(RunListener):
     def _expect(self, left, how=""):
         self._expected = left, time.monotonic()
         ends = time.strftime("%H:%M", time.localtime(time.time() + left))
-        others = psutil.cpu_percent() - self._process.cpu_percent() / psutil.cpu_count()
-        if others > 50:
+        if (others := psutil.cpu_percent() - self._process.cpu_percent() / psutil.cpu_count()) > 50:
             how += f". Other programs use about {others:.0f}% of the cores, which slows the run"
         self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}{how}")
 

@@ -20,10 +20,9 @@ from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import bring_in, settle_origin, source_parts, taken_parts, with_absolute_paths
+from myxtts.runs.origin import bring_in, settle_origin, source_parts, taken_parts, tuned_stages, with_absolute_paths
 from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
-from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
 from myxtts.storage.speakers import SPEAKER_CLIPS
@@ -44,10 +43,9 @@ def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., An
     values, trained = workers.ask(lambda: settled)
     if dataset is None:
         names = *PATHS, "audio_roots", "num_workers", "pipeline_buffer_size"
-        places = {name: getattr(config.data, name) for name in names}
-        own = {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}
+        values["data"] |= {name: getattr(config.data, name) for name in names}
+        values["training"] |= {name: getattr(config.training, name) for name in ("checkpoint_dir", "worker_index")}
         config = config_from_dict(values)
-        config = replace(config, data=replace(config.data, **places), training=replace(config.training, **own))
     files = (Path(config.training.checkpoint_dir, name) for name in ("config.json", VOCABULARY))
     seen = [digest_file(path)[:12] if path.is_file() else "no file" for path in files]
     workers.require_equal("files in --checkpoint-dir", seen, "It must be one folder on storage that all of them reach.")
@@ -63,7 +61,7 @@ def open_run(
     """Opens a new or existing run. Reads its recordings, and writes `config.json` and `vocab.json` to its folder.
 
     Until the event `on_trial`, the folder is left unchanged, with these exceptions: reports are written, damaged
-    checkpoints are renamed, and the vocabulary and voices of a run without checkpoints are deleted.
+    checkpoints are renamed or copied again, and vocabulary and voices of a run without checkpoints are deleted.
 
     Args:
         config: Settings as requested.
@@ -82,15 +80,17 @@ def open_run(
         if not config.data.vocabulary:
             (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
-    reset, is_created = training.resets, bool(training.init_from) and (began is None or training.reset_training)
+    reset = training.resets
+    is_created = bool(training.init_from) and (began is None or not {*reset}.isdisjoint(tuned_stages(config)))
     if began is not None:
         check_same_model(began.model, dataset.config, reset)
+    if training.init_from and not is_created and (damaged := taken_parts(config, False)):
+        bring_in(dataset.config, source_parts(dataset.config, damaged), False)  # later stages know their digests
     taken = taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
     sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
-    clips, count = max(sizes, default=0), len(dataset.train)
-    if clips > count:
+    if (clips := max(sizes, default=0)) > (count := len(dataset.train)):
         message = "A step takes %d clips, but there are only %d. Set --batch-size times --grad-accum to at most %d."
         logger.warning(message, clips, count, count)
     if (needs := find_needs(dataset.config, works, dataset)) is not None:
@@ -98,8 +98,7 @@ def open_run(
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
         fault = f"--prepared {shards} contains codes of a trained DVAE, but this run would train its own"
-        hint = "Give that DVAE's run as --checkpoint-dir or --init-from, or train a DVAE before `myxtts prepare`."
-        raise ConfigError(f"{fault}. {hint}")
+        raise ConfigError(f"{fault}. Give that DVAE's run as --checkpoint-dir, or as --init-from with --tune gpt.")
     if needs is not None and (times := try_run(works, dataset, needs, notify)):
         notify("on_trial", times)
     if is_plan:
@@ -130,12 +129,9 @@ def write_settings(dataset: SpeechDataset) -> None:
 def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[str] = ()) -> None:
     """Raises `ConfigError` if weight shapes of `before` and `config.model` differ. Ignores the parts in `reset`."""
     home = Path(config.training.checkpoint_dir)
-    kept = {*PARTS} - {*reset}
-    if not CheckpointStore(home / "decoder").steps():
-        kept.discard("decoder")
+    kept = {*PARTS} - {*reset} - ({"decoder"} - stores_in(home).keys())
     there, here = (shape_settings(model, kept) for model in (before, config.model))
-    differing = [name for name in here if there[name] != here[name]]
-    if differing:
+    if differing := [name for name in here if there[name] != here[name]]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
         hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
         raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")

@@ -28,6 +28,7 @@ from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.files import write_whole
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE, read_clips, write_speaker_clips
 from myxtts.text.g2p import ESPEAK
+from myxtts.text.speech_rates import SPEECH_RATES
 from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     source = training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
         source = str(Path(source).resolve())
-    tune = tuple(name for name in TUNABLE if name in training.tune)
-    config = with_absolute_paths(replace(config, training=replace(training, tune=tune, init_from=source)))
+    config = with_absolute_paths(replace(config, training=replace(training, init_from=source)))
+    config = _with_tune(config, training.tune)
     began = None
     with suppress(CheckpointError if training.reset_training else ()):  # a reset moves damaged settings aside
         began = None if "dvae" in training.resets else run_in(Path(training.checkpoint_dir))
@@ -52,28 +53,35 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         return _continued(config, began), began
     if not training.reset_training:
         _refuse_other_origin(config)
-    elif began is not None and began.training.init_from and not tune and not (source and "gpt" in training.resets):
-        if _can_start_again(training.stage, began):
-            config = _continued(config, began)
-            source = config.training.init_from
-            if (tune := config.training.tune) and training.stage not in tune:
-                tune = tuple(name for name in TUNABLE if name in (*tune, training.stage))
-                config = replace(config, training=replace(config.training, tune=tune))
-    check_tuning(config.training, True)
-    if source is None:
+    elif began is not None and began.training.init_from and config.training.tune in ((), began.training.tune):
+        resets, keeps_gpt = {*training.resets}, "gpt" not in training.resets
+        there = _startable(began) if keeps_gpt or not source else {}
+        if keeps_gpt or "gpt" in there:
+            tuned = {*(began.training.tune or ("gpt",)), training.stage} - (resets - there.keys())
+            config = _with_tune(_continued(config, began), tuned or ("gpt",))
+            if keeps_gpt:
+                return (adopt(config) if resets.intersection(config.training.tune) else config), began
+    check_tuning(config.training)
+    if not (source := config.training.init_from):
         return config, began
-    if not tune and is_base(source) and training.stage == "all" and not training.gpt.lora_rank:
-        config = replace(config, training=replace(config.training, tune=TUNABLE))
+    if not config.training.tune:
+        tunes_all = is_base(source) and training.stage == "all" and not training.gpt.lora_rank
+        config = _with_tune(config, TUNABLE if tunes_all else tuned_stages(config))
     return adopt(config), began
 
 
-def _can_start_again(stage, began):
-    """Returns whether the model that a run began with has weights for `stage`. The model may no longer exist."""
+def _with_tune(config, names):
+    """Returns `config` with those of `names` that can be fine-tuned as `training.tune`."""
+    return replace(config, training=replace(config.training, tune=tuple(one for one in TUNABLE if one in names)))
+
+
+def _startable(began):
+    """Returns the trained stages of the model that a run began with, as keys; {} if the model no longer exists."""
     try:
-        return STAGES[stage].takes_init_from and stage in run_folder.stores_in(_source(began))
+        return run_folder.stores_in(_source(began))
     except (UserError, OSError) as error:
-        logger.warning("The %s starts from random weights, because the run's model is gone: %s", stage, error)
-        return False
+        logger.warning("Stages that start over have random weights, because the run's model is gone: %s", error)
+        return {}
 
 
 def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
@@ -96,8 +104,8 @@ def _refuse_other_origin(config):
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages in --tune. Without --tune, returns the stage in --stage. If --stage is `all` or a stage that
-    cannot be fine-tuned, returns all stages that have `takes_init_from` and `tuned_with_all`."""
+    """Returns the stages in `training.tune`, in which `settle_origin` stores the default of a new run: the stage in
+    --stage, or if this is `all` or cannot be fine-tuned, all that have `takes_init_from` and `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -106,11 +114,15 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
     return [name for name, entry in STAGES.items() if entry.takes_init_from and entry.tuned_with_all]
 
 
-def taken_parts(config: XTTSConfig) -> list[str]:
-    """Returns the stages that a new run copies from `training.init_from` and does not fine-tune."""
-    own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - config.training.resets
-    tuned = tuned_stages(config)
-    return [name for name in run_folder.stores_in(_source(config)) if name not in own and name not in tuned]
+def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
+    """Returns the stages that a run copies from `training.init_from` and does not fine-tune. If not `is_new`, these are
+    the stages whose copies are damaged, which are renamed. A reset that keeps the GPT never copies its named stage."""
+    home, resets = Path(config.training.checkpoint_dir), config.training.resets
+    others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
+    is_copied = lambda name: is_new or any((home / name).glob("*step_00000000*"))
+    newest = lambda name: CheckpointStore(home / name).newest_sound(logger.warning)
+    lacks = lambda name: name in resets or (is_copied(name) and newest(name) is None)
+    return [one for one in STAGES if one not in others and lacks(one) and one in run_folder.stores_in(_source(config))]
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
@@ -125,18 +137,20 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies the checkpoints `parts` (see `source_parts`) into a run as step 0. Stages that are not fine-tuned are
-    marked as finished. If `is_new`, also copies the voices of the model in --init-from."""
+    """Copies the checkpoints `parts` (see `source_parts`) into a run as step 0. Files of stages that are not fine-tuned
+    are copied as they are, with equal digests, and these stages are marked as finished. If `is_new`, also copies the
+    voices of the model in --init-from."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
+    copied = "model.safetensors", f"{run_folder.MEL_STATS}.safetensors", SPEECH_RATES
     for name, store in parts.items():
-        step = run_folder.chosen_step(store, name)
-        has_stats = (store.path(step) / f"{run_folder.MEL_STATS}.safetensors").is_file()
-        tensors, state = store.read(step, ("model", run_folder.MEL_STATS) if has_stats else ("model",))
+        step, tensors, state, copies = run_folder.chosen_step(store, name), {}, {}, {}
         if name in tuned:
-            tensors["model"] = with_rows(tensors["model"], config.model.num_text_tokens, config.training.seed)
-            state = {}
+            tensors["model"] = with_rows(dict(store.open(step)), config.model.num_text_tokens, config.training.seed)
+        else:
+            state, files = store.read_state(step), {file: store.file(step, file) for file in copied}
+            copies = {file: path.read_bytes() for file, path in files.items() if path}
         state = {**state, "finished": name not in tuned, run_folder.TAKEN_FROM: str(store.folder.parent)}
-        CheckpointStore(home / name).write(0, tensors, state, best=name not in tuned)
+        CheckpointStore(home / name).write(0, tensors, state, best=name not in tuned, copies=copies)
     if is_new:
         source = _source(config)
         if (source / SPEAKERS_FILE).is_file():
@@ -210,8 +224,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     or no g2p setting, that of the model is used. Raises `CheckpointError` if the model lacks a needed part,
     and `ConfigError` if the settings do not fit the model."""
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
-    if source.resolve() == home.resolve():
-        raise ConfigError(f"--checkpoint-dir must not be the folder of --init-from: {home}. Choose another.")
+    require(source.resolve() != home.resolve(), "--checkpoint-dir", "another folder than that of --init-from", home)
     stored = run_folder.read_config(source)
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     foundations = dict.fromkeys(name for stage in tuned for name in STAGES[stage].builds_on if name not in tuned)
@@ -224,8 +237,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     newest_digest = lambda store: store.digest(store.steps()[-1])
     follows = {name for stage in tuned for name in STAGES[stage].follows}
     for name in own.keys() & foundations.keys() - follows - {*config.training.resets}:
-        # For example a DVAE with other codes.
-        if newest_digest(own[name]) != newest_digest(theirs[name]):
+        if newest_digest(own[name]) != newest_digest(theirs[name]):  # such as a DVAE with other codes
             other = f"{home} has its own {name}, on which the weights of --init-from were not trained"
             raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
     reads, requested = stored.data.g2p, data.g2p

@@ -58,8 +58,7 @@ def prepare(
     corpus = load_corpus(data.train_data, data.language, data.format, data.audio_roots)
     clips = {number: [] for number in (range(shards) if shard is None else [shard])}
     for utterance in corpus.utterances:
-        number = id_hash(utterance.id) % shards
-        if number in clips:
+        if (number := id_hash(utterance.id) % shards) in clips:
             clips[number].append(utterance)
     most = max(map(len, clips.values()))
     require(most <= MAX_SHARD_CLIPS, "--shards", f"large enough for {MAX_SHARD_CLIPS} clips per shard", shards)

@@ -219,8 +219,7 @@ class Copier(SampleWriter):
             with tf.device(device):
                 if (copies := self._stage.resynthesize(copy_to(batch, device))) is None:
                     return
-                copy = np.array(copies[0], np.float32)
-                if copy.ndim == 2:
+                if (copy := np.array(copies[0], np.float32)).ndim == 2:
                     mel, rate, wav = copy, MODEL_SAMPLE_RATE, log_mel_to_wav(copy)
                 else:
                     mel = mel_of(resample(copy[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0])

@@ -57,7 +57,7 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
     for name in STAGES[training.stage].builds_on if training.stage != "all" else ():
         if not (home / GATHERED).is_dir() and not (training.init_from and name not in training.tune):
             require_trained(home / name, f"The {training.stage} stage")
-    if training.init_from and (training.reset_training or not holds_run(home)):
+    if training.init_from and ("gpt" in training.resets or not holds_run(home)):
         check_model(training.init_from, "--init-from")
     if data.vocabulary and not (os.path.isfile(data.vocabulary) or holds_run(home)):
         raise ConfigError(f"--vocabulary must be a tokenizer file: {printable(data.vocabulary)} is not one.")
@@ -75,8 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. If there are several workers, does not check
-    that a new run with --tune or --lora-rank also has --init-from; `settle_origin` checks this later."""
+    """Raises `UserError` for conflicting settings or an unknown language. Of a run that exists or has several workers,
+    `settle_origin` checks --tune and --lora-rank later."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -87,18 +87,19 @@ def check_settings(config: XTTSConfig) -> None:
     require(not is_data, "--checkpoint-dir", "another folder, because the run would write into its data", str(home))
     if "decoder" in training.stages:
         training.decoder.check_frames()
-    check_tuning(training, not training.workers and (training.reset_training or not holds_run(home)))
+    if not training.workers and ("dvae" in training.resets or not holds_run(home)):
+        check_tuning(training)
 
 
-def check_tuning(training: TrainingConfig, is_new: bool) -> None:
-    """Raises `ConfigError` if --tune is invalid, or if a new run has --tune or --lora-rank without --init-from."""
+def check_tuning(training: TrainingConfig) -> None:
+    """Raises `ConfigError` if --tune is invalid for a new run, or --tune or --lora-rank lacks --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
     require(not tune or stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
     rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
     require("gpt" in tune or not (tune and rank), TUNE, rule, given)
-    is_alone, hint = is_new and not training.init_from, "Add --init-from FOLDER."
+    is_alone, hint = not training.init_from, "Add --init-from FOLDER."
     rule = "0 without --init-from (training.init_from)"
     require(not (is_alone and rank), "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
     require(not (is_alone and tune), TUNE, "left out without --init-from", given, hint)
@@ -217,8 +218,7 @@ def run_in(folder: Path) -> XTTSConfig | None:
 def require_run(config: XTTSConfig) -> None:
     """Checks that `--checkpoint-dir` contains a run to resume; raises `UserError` if it does not."""
     home = Path(config.training.checkpoint_dir)
-    stores = [store for place in (home, home / GATHERED) for store in stores_in(place).values()]
-    if not stores:
+    if not (stores := [store for place in (home, home / GATHERED) for store in stores_in(place).values()]):
         raise UserError(f"--resume needs a run, but {home} has none. Give its --checkpoint-dir, or leave out --resume.")
     if damaged := [store.folder for store in stores if not store.has_sound()]:
         raise UserError(f"--resume needs an intact checkpoint, but {damaged[0]} has none. Copy the run again.")

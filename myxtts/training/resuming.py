@@ -80,11 +80,10 @@ class TrainingState:
 
     def improves(self, by: str, value: float) -> bool:
         """Sets `best` and returns True if the criterion `by` equals `best_by` and `value` is the new minimum."""
-        is_less = self.best is None or value < self.best[0]
-        if by != self.best_by or not math.isfinite(value) or not is_less:
-            return False
-        self.best = (value, self.step)
-        return True
+        is_less = math.isfinite(value) and (self.best is None or value < self.best[0])
+        if improves := by == self.best_by and is_less:
+            self.best = (value, self.step)
+        return improves
 
     def scored(self, score: float) -> bool:
         """Records the score of a speech evaluation. Returns whether the score is the new `best` (see `improves`)."""
@@ -278,8 +277,7 @@ class Checkpointer:
             self._restore(store, step)
             logger.info("Resumed the %s stage at step %d from %s", self.stage.name, step, store.path(step))
         elif store is not self.store:
-            run = store.folder.parent
-            raise CheckpointError(f"{run} has no checkpoint of the {self.stage.name} stage to resume from.")
+            raise CheckpointError(f"{store.folder.parent} has no checkpoint of the {self.stage.name} stage to resume.")
 
     def _restore(self, store, step):
         saved, where = store.read_state(step), str(store.path(step))
@@ -294,6 +292,9 @@ class Checkpointer:
             self.state.record = checked_record(record, self.state.position, where)
         self.stage.assign_weights({name: store.open(step, name) for name in self.stage.weight_files()}, where)
         assign_by_name(self.train_step.state_variables, store.open(step, "optimizer"), where)
+        if (saved.get("switches") or {}).get("precision") != self.trainer.switches.precision:
+            for rule in self.train_step.rules:
+                rule.loss_scale.assign(rule.first_loss_scale)
         self.train_step.restart_averages()
         if saved.get("averaged"):
             trained = store.open(step, TRAINED)
@@ -310,9 +311,8 @@ class Checkpointer:
         """
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
-        if guard.returns >= settings.divergence_returns:
-            raise error
-        step = self.workers.ask(lambda: last_good_step(self.store))
+        may_return = guard.returns < settings.divergence_returns
+        step = self.workers.ask(lambda: last_good_step(self.store)) if may_return else None
         if step is None:
             raise error
         returns, rate_scale = guard.returns + 1, guard.rate_scale * settings.divergence_rate  # `_restore` sets both
@@ -328,8 +328,7 @@ class Checkpointer:
         self.writer.wait()
         state, detector = self.state, self.trainer.watch.overtraining
         kept = state.history, state.stale_evaluations, detector.state()
-        best = self.workers.ask(self.store.best_step)
-        if best is None:
+        if (best := self.workers.ask(self.store.best_step)) is None:
             logger.warning("Stage %s ends early, at step %d.", self.stage.name, state.step)
             return
         self._restore(self.store, best)  # first, because it may be damaged
@@ -344,8 +343,7 @@ class Checkpointer:
 def last_good_step(store: CheckpointStore) -> int | None:
     """Returns the step of the newest intact checkpoint with finite losses, or None. Renames all newer checkpoints."""
     while (step := store.newest_sound(logger.warning)) is not None:
-        state = store.read_state(step)
-        if is_start(state):
+        if is_start(state := store.read_state(step)):
             return None
         if state.get("bad_steps_in_row") == 0:
             return step

@@ -100,9 +100,8 @@ class StageTrainer:
             rule = f"the run to resume, or a folder without checkpoints of the {stage.name}"
             require(not self.store.steps(), "training.checkpoint_dir", rule, config.checkpoint_dir)
         has_one_shape = self.config.data.static_shapes or settings.crop_seconds or hasattr(settings, "frames")
-        shapes = 1 if has_one_shape else self.config.data.num_buckets
-        known = dict(before=before.get("switches"), stage=stage.name)
-        known["steps_per_shape"] = (settings.max_steps or 0) / shapes
+        steps = (settings.max_steps or 0) / (1 if has_one_shape else self.config.data.num_buckets)
+        known = dict(before=before.get("switches"), stage=stage.name, steps_per_shape=steps)
         switches = settle_switches(config, self.config.model, self.model_device, stage.switches, **known)
         workers.require_equal("optimization switches", switches.applied(), "Name them instead of auto.")
         if model is not None:

@@ -119,6 +119,8 @@ class XTTSTrainer(StageTrainer):
             losses = super().train(dataset or self._dataset, callbacks)
         if self._given is not None:  # what `save_to_preset` needs
             self._given.preset, self._given.origin = (self._dataset.tokenizer, self.config), str(self._home)
+            if self.state.finished:
+                self.train_step.use_averages()
         return losses
 
     def _train_missing(self, callbacks):
@@ -138,6 +140,7 @@ class XTTSTrainer(StageTrainer):
             trainer.train(self._dataset, callbacks)
             if self.stop_requested.is_set():
                 return False
+            trainer.train_step.use_averages()
         if self._missing:
             _, self.state.lineage = load_foundations(config, self.stage.name, device, self.stage.foundations)
             self._missing = []

@@ -28,7 +28,7 @@ from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_c
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CONVERSION = 2
+_CONVERSION = 3
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _MAKING, _OPENING = threading.Lock(), threading.Lock()
@@ -161,8 +161,7 @@ def _gather(files, checkpoint):
         for name, array in _items(read_torch_checkpoint(files.dvae), files.dvae):
             stored[f"dvae.{name}"] = Stored(files.dvae.name, name, array)
     if files.mel_stats:
-        stats = read_torch_checkpoint(files.mel_stats)
-        if not isinstance(stats, np.ndarray):
+        if not isinstance(stats := read_torch_checkpoint(files.mel_stats), np.ndarray):
             raise CheckpointError(f"--mel-stats must be a file with one tensor. {files.mel_stats} is not.")
         inside = stored.setdefault(MEL_STATS, Stored(files.model.name, MEL_STATS, stats)).array
         if inside.shape != stats.shape or not np.allclose(inside, stats, rtol=0.01):  # bfloat16 has 8 significant bits
@@ -230,6 +229,7 @@ def _write_parts(folder, stored, tensors, config, files, with_dvae):
         copies = {VOCABULARY: files.vocab.read_bytes()} if part == "gpt" else {}
         step_folder = CheckpointStore(folder / part).write(0, {}, state, copies=copies)
         for file, written in contents.items():
+            written.sort(key=lambda one: one.weight)  # as in `CheckpointStore.write`, so that copies have equal digests
             zeros = {one.weight: np.broadcast_to(np.float32(0), coqui.our_shape(one)) for one in written}
             write_tensors(step_folder / file, zeros, _finite_weights(written, stored))
         write_manifest(step_folder)
@@ -331,9 +331,8 @@ def _read_part(folder, part, which):
     if not store.steps():
         return {}
     step = chosen_step(store, part, which)
-    extra = [MEL_STATS] if (store.path(step) / f"{MEL_STATS}.safetensors").is_file() else []
-    arrays, _ = store.read(step, ("model", *extra))
-    return arrays["model"] | {name: arrays[name][name] for name in extra}
+    has_stats = store.file(step, f"{MEL_STATS}.safetensors")
+    return dict(store.open(step)) | (dict(store.open(step, MEL_STATS)) if has_stats else {})
 
 
 def _released(tensors, weights, folder):
@@ -343,8 +342,7 @@ def _released(tensors, weights, folder):
     released = {}
     for tensor in tensors:
         weight, shape = weights.get(tensor.weight), coqui.our_shape(tensor)
-        found = getattr(weight, "shape", "no such weight")
-        if found != shape:
+        if (found := getattr(weight, "shape", "no such weight")) != shape:
             raise CheckpointError(f"{folder}: {tensor.weight} must have the shape {shape}. Received: {found}.")
         released |= zip(tensor.names, coqui.to_coqui(weight, tensor.layout), strict=True)
     return released

@@ -188,8 +188,7 @@ class Unpickler:
             # A byte string in protocol 2.
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
-        known = functions.get(_of_kind(_Global, function))
-        if known is None:
+        if (known := functions.get(_of_kind(_Global, function))) is None:
             hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
             asks = f"{self.source} asks to call {function:.200}. Nothing was run."
             raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")

@@ -77,8 +77,7 @@ def export_model(
     import_package("onnx")
     import_package("onnxruntime")
     synthesizer = Synthesizer.load(folder, which)
-    model = synthesizer.model
-    if "decoder" not in model.parts:
+    if "decoder" not in (model := synthesizer.model).parts:
         command = f"python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
         raise UserError(f"{folder} has no trained waveform decoder, which the export needs. Train one: {command}")
     voices, described = _voices(folder, synthesizer), settings(synthesizer, form, weights)

@@ -50,8 +50,7 @@ class Batching:
                 reason = error.message.splitlines()[0]
             del batches
             before, share = self.clips, self.batch_size // self._replicas.count
-            smaller = [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]
-            if not smaller:
+            if not (smaller := [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]):
                 fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
                 raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
             step = seed[1] + 1
@@ -132,8 +131,7 @@ def _largest_that_fits(trainer, dataset, effective):
             continue
         if len(trials) > 1:
             (few, less), (many, more) = list(trials.items())[-2:]
-            expected = more + max(0.0, (more - less) / (many - few)) * (size - many)
-            if expected > budget:
+            if (expected := more + max(0.0, (more - less) / (many - few)) * (size - many)) > budget:
                 reason = f"{size} would take about {expected / MB:.0f} MB of the budget of {budget / MB:.0f} MB"
                 break
         try:

@@ -106,6 +106,11 @@ class TrainStep:
 
         self.strategy.run(restart)
 
+    def use_averages(self) -> None:
+        """Sets the weights to their averages, if any, at the end of the training. Call it only with one replica."""
+        for average, weight in zip(self.averages.values(), self.averaged.values()):
+            weight.assign(average)
+
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
         """Swaps the weights with their averages (if any) during a `with` block that validates or synthesizes."""

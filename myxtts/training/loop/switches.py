@@ -279,8 +279,7 @@ class LedgerKeeper:
     def _averages(self):
         value, source = self.switches.requested["ema"]
         requested = f"{value or 'off'} ({source})"
-        kept = [rule.ema for rule in self.step.rules if rule.averages]
-        if not kept:
+        if not (kept := [rule.ema for rule in self.step.rules if rule.averages]):
             return LedgerRow("weight averages", requested, "off", "no averages are kept", not value)
         moved = any((before != v.numpy()).any() for v, before in self._before)
         effective = str(kept[0]) if moved else "frozen"

@@ -34,7 +34,8 @@ class UpdateRule:
         self.optimizer.rate_factors = [min(1.0, highest.get(layer, peak) / peak) for layer in layers]
         # The gradients that the optimizer gets are already reduced over replicas.
         self.optimizer._all_reduce_sum_gradients = list
-        self.loss_scale = tf.Variable(2.0**15 if scaled else 1.0, trainable=False, name="loss_scale")
+        self.first_loss_scale = 2.0**15 if scaled else 1.0
+        self.loss_scale = tf.Variable(self.first_loss_scale, trainable=False, name="loss_scale")
         counter = lambda name: tf.Variable(0, trainable=False, dtype=tf.int64, name=name)
         self.good_steps, self.bad_steps_in_row = counter("good_steps"), counter("bad_steps_in_row")
         self.bad_steps, self.begun = counter("bad_steps"), counter("updates_begun")

@@ -69,7 +69,7 @@ class DecoderStage(Stage):
         warmup, first = training.decoder.spectral_share, SPECTRAL
         if warmup == 1:
             return SPECTRAL
-        if training.init_from is not None and training.stage == self.name:
+        if training.init_from and training.stage == self.name and self.name in (training.tune or (self.name,)):
             warmup, first = training.decoder.discriminator_warmup, JUDGING
         return ADVERSARIAL if step >= warmup * total else first
 
