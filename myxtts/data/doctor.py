@@ -178,8 +178,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     """
     hashes = [id_hash(utterance.id) for utterance in utterances]
     ranks = sorted(set(hashes) - trained)
-    expected = sum(rank / 2**64 < share for rank in ranks)
-    chosen = set(ranks[: min(max(expected, 1), len(utterances) - 1)])
+    chosen = set(ranks[: min(max(sum(rank / 2**64 < share for rank in ranks), 1), len(utterances) - 1)])
     train = tuple(one for one, rank in zip(utterances, hashes) if rank not in chosen)
     validation = tuple(one for one, rank in zip(utterances, hashes) if rank in chosen)
     return train, validation
@@ -237,8 +236,7 @@ def _examine(path, limits, known):
         detail = f"At {rate} Hz, it has no content above {rate // 2} Hz; use {MODEL_SAMPLE_RATE} Hz or more."
         warnings.append(f"low sample rate: {detail}")
     # The digest is of 16-bit samples, so that copies in other sample formats have the same digest.
-    digest = digest_bytes(to_int16(samples).tobytes())
-    return _Verdict(*content, "", "", len(samples), digest, warnings)
+    return _Verdict(*content, "", "", len(samples), digest_bytes(to_int16(samples).tobytes()), warnings)
 
 
 def _refusal(text, language, verdict):

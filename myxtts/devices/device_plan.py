@@ -10,7 +10,6 @@ from myxtts.config.settings import Default
 from myxtts.devices.gpu_monitor import GPU
 
 ACCELERATORS = ("auto", "cpu", "cuda", "rocm")
-ACCELERATOR_VARIABLES = ("MYXTTS_ACCELERATOR", "URVC_ACCELERATOR")
 VIRTUAL_NOTES = (
     "These devices are virtual: logical CPU devices in place of GPUs. Placement and results are as on GPUs; speed and "
     "memory are not.",
@@ -21,7 +20,7 @@ ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a h
 
 def accelerator_variable() -> str:
     """Returns the environment variable that demands an accelerator: the one that is set, or else the first."""
-    return next(filter(os.environ.get, ACCELERATOR_VARIABLES), ACCELERATOR_VARIABLES[0])
+    return next(filter(os.environ.get, ("MYXTTS_ACCELERATOR", "URVC_ACCELERATOR")), "MYXTTS_ACCELERATOR")
 
 
 class DeviceError(UserError):

@@ -96,8 +96,7 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
     """Converts the form to flags of `myxtts train`: `--config` for the recipe, and a flag for each changed value."""
     has_data, source = bool((values["train_data"] or "").strip()), values["init_from"]
     recipe = recipe or ("" if has_data else SAMPLE)
-    config = config_in(recipe, folder)
-    before = values_of(config)
+    before = values_of(config_in(recipe, folder))
     if source and recipe != OWN:
         before["g2p"] = ",".join(_model_in(source).get("g2p", ()))
     left_out = ["language"] * (not has_data) + ["model_size"] * bool(source)

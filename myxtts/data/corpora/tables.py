@@ -206,8 +206,7 @@ def plain_table(reading: Reading, place: Place, path: Path, separator: str | Non
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
     sizes = Counter(map(len, rows))
     # A "|" in the text of the only line is more likely than a speaker.
-    size = 4 if sizes[4] > 1 and sizes[4] > len(rows) / 2 else 3
-    columns, is_guess = columns_by_content(rows, size)
+    columns, is_guess = columns_by_content(rows, 4 if sizes[4] > 1 and sizes[4] > len(rows) / 2 else 3)
     return _located(reading, place, path, dialect, columns, is_guess=is_guess)
 
 

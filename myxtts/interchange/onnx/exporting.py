@@ -252,8 +252,7 @@ def _long_text(speaker, synthesizer, random):
     longest = min(settings["languages"][language], settings["longest_texts"][language])
     text = ""
     while len(text) < LONG_TEXTS * longest:
-        words = ["".join(random.choice(letters, 5)) for _ in range(3)]
-        text += f"{' '.join(words)}. "
+        text += " ".join("".join(random.choice(letters, 5)) for _ in range(3)) + ". "
     # The letters of a vocabulary of phonemes may not be those of the language, so no check of letters is involved.
     pieces, found = synthesizer.text_front.pieces(text, language), speaker.sentences(text, language)
     yield "a long text, pieces", float(found != pieces), 0.0

@@ -80,9 +80,8 @@ def build_drawing(config: ModelConfig) -> Builder:
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
     logits = graph.op("Where", seen, penalized, logits)
     is_greedy = temperature < 1e-6
-    divisor = graph.op("Where", is_greedy, 1.0, temperature)
     # From here to `filtered`, as in `models.gpt.filter_logits`.
-    scores = logits / divisor
+    scores = logits / graph.op("Where", is_greedy, 1.0, temperature)
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
     top_k = top_k.cast(np.int64)
     num_best = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
@@ -90,8 +89,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     kth = graph.op("ReduceMin", graph.op("Where", is_among_best, descending, -HIDDEN), [-1], keepdims=1)
     scores = graph.op("Where", scores < kth, HIDDEN, scores)
     descending = graph.op("Where", descending < kth, HIDDEN, descending)
-    probabilities = graph.op("Softmax", descending, axis=-1)
-    above = graph.op("CumSum", probabilities, 1, exclusive=1)
+    above = graph.op("CumSum", graph.op("Softmax", descending, axis=-1), 1, exclusive=1)
     is_kept = (above < top_p) | graph.op("GreaterOrEqual", top_p, 1.0)
     least = graph.op("ReduceMin", graph.op("Where", is_kept, descending, -HIDDEN), [-1], keepdims=1)
     filtered = graph.op("Where", scores < least, HIDDEN, scores)
@@ -263,8 +261,7 @@ def _waves(graph, size):
     angle = graph.op("Mod", turns, size).cast(np.float32) * (2 * np.pi / size)
     inner = (bins > 0) & (bins < size // 2)
     real = graph.op("Cos", angle) * ((1 + inner) / size)[:, None]
-    imaginary = graph.op("Sin", angle) * (-2.0 * inner / size)[:, None]
-    return graph.op("Concat", real, imaginary, axis=0)
+    return graph.op("Concat", real, graph.op("Sin", angle) * (-2.0 * inner / size)[:, None], axis=0)
 
 
 def _hifigan(graph, decoder, frames, speaker):

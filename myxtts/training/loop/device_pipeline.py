@@ -28,8 +28,8 @@ PHASES = {
     "copying": "copying a batch to the model device",
 }
 """Phases of the producer thread, in the order in which they process a batch: `{name: description for messages}`."""
-_LOST = "Unavailable DeadlineExceeded Aborted Cancelled Internal"
-LOST_WORKER = tuple(getattr(tf.errors, f"{name}Error") for name in _LOST.split())
+_UNREACHABLE = tf.errors.UnavailableError, tf.errors.DeadlineExceededError
+LOST_WORKER = (*_UNREACHABLE, tf.errors.AbortedError, tf.errors.CancelledError, tf.errors.InternalError)
 """Errors that collective operations raise when a worker is lost."""
 
 
