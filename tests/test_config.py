@@ -1,17 +1,16 @@
 """Settings: shipped files, presets, includes, and error messages for wrong values."""
 
 import ast
-import inspect
 import json
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import yaml
+from test_architecture import setting_names
 
 from myxtts.cli import train
 from myxtts.config import config as config_module
-from myxtts.config import model as model_module
 from myxtts.config.checks import ConfigError
 from myxtts.config.config import DataConfig, ModelConfig, SamplingConfig, TrainingConfig, XTTSConfig, config_from_dict
 from myxtts.config.flags import DeviceOptions
@@ -189,11 +188,14 @@ def test_contract_defaults():
 
 
 def test_every_setting_has_a_docstring():
-    for node in [*ast.parse(inspect.getsource(config_module)).body, *ast.parse(inspect.getsource(model_module)).body]:
-        if isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
+    sources, documented = (Path(config_module.__file__).parent.glob("*.py"), set())
+    for node in (node for path in sources for node in ast.parse(path.read_text("utf-8")).body):
+        if isinstance(node, ast.ClassDef) and node.name.endswith(("Config", "Options")):
             for statement, after in zip(node.body, [*node.body[1:], None]):
                 if isinstance(statement, ast.AnnAssign):
                     assert isinstance(after, ast.Expr) and isinstance(after.value.value, str), statement.target.id
+                    documented.add(statement.target.id)
+    assert {*setting_names(), *(option.name for option in fields(DeviceOptions))} <= documented
 
 
 @pytest.mark.parametrize("row", (Path(__file__).parent / "data/bad_values.txt").read_text("utf-8").splitlines())

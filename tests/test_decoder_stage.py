@@ -102,7 +102,7 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_in_synthesis(pr
 def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, waves):
     whole = preparation(waves)
     copies, hop = resynthesis(decoder, whole), decoder.hop_length
-    starts = set()
+    starts, compared = set(), 0
     for position in range(4):
         cut = preparation(waves, position)
         assert cut.target.shape == (3, 8 * hop)
@@ -116,7 +116,8 @@ def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, w
             starts.add((row, matches[0]))
             if tf.reduce_all(cut.speaker[row] == whole.speaker[row]):
                 np.testing.assert_allclose(slices[row], copies[row, matches[0] :][: 8 * hop], atol=1e-5)
-    assert len(starts) > 4
+                compared += 1
+    assert len(starts) > 4 and compared >= 2
 
 
 def test_silent_slices_are_sampled_again_and_depend_on_position_only(preparation, waves):

@@ -126,6 +126,15 @@ def gradients_of(rule, batch, phase):
     return gradients.get_concrete_function().graph
 
 
+def test_operation_and_dtype_without_a_kernel_are_found():
+    specs = tf.TensorSpec((1,), tf.string), tf.TensorSpec((1, 1), tf.uint16)
+    lacking = tf.function(lambda text, x: (tf.strings.upper(text), tf.sqrt(tf.cast(x, "float32")), x @ x))
+    assert kernels_lacking([lacking.get_concrete_function(*specs).graph]) == {
+        ("StringUpper", ()),
+        ("MatMul", (("T", "DT_UINT16"),)),
+    }
+
+
 def test_batches_are_divided_and_inspected_by_kernels():
     batch = DecoderBatch(*(tf.TensorSpec((4, 8), dtype) for dtype in ("int32", "float32", "bool") * 2))
     divide = tf.function(lambda batch: equal_parts(batch, 2), input_signature=[batch])

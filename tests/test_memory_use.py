@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import keras
 import numpy as np
@@ -324,6 +325,9 @@ def test_choice_of_attention_follows_the_time_at_the_longest_sequence(monkeypatc
     assert chosen == form and f"{ratio:.2f}" in reason and "1200" in reason
 
 
-def test_choice_of_attention_is_measured_on_the_real_layers():
+def test_choice_of_attention_is_measured_on_the_real_layers(monkeypatch):
+    monkeypatch.setattr("myxtts.training.loop.switches.attend", attend := Mock(wraps=attention_module.attend))
     form, reason = choose_attention(tiny_model_config(), "mixed_bfloat16", "/CPU:0")
+    traced = [(use.form, query.shape[2], query.dtype.name) for (use, query, *_), _ in attend.call_args_list]
+    assert traced == [("standard", 78, "bfloat16"), ("memory-efficient", 78, "bfloat16")]
     assert form in ("standard", "memory-efficient") and "tokens" in reason

@@ -48,6 +48,7 @@ def test_names_on_a_page_exist(page):
         assert "://" in target or (page.parent / target).exists(), target
     if page.name == "CHANGELOG.md":
         return  # It also names removed settings.
+    assert commands(page) or "```sh" not in text
     for command in commands(page):
         words = shlex.split(command.rpartition("&& ")[2], comments=True)
         if words[0] == "myxtts" and words[1] in PARSERS:
@@ -60,8 +61,9 @@ def test_names_on_a_page_exist(page):
     known = {flag for parser in PARSERS.values() for flag in parser._option_string_actions}
     flags = set(re.findall(r"(?<![\w-])(--[a-z][a-z0-9-]+)", text)) - known - {"--no-deps", "--fix", "--gpus-per-task"}
     assert [flag for flag in flags if f'"{flag}"' not in SOURCES] == []
-    settings = XTTSConfig().to_dict()
-    for section, setting in re.findall(r"`(data|training)\.(\w+)", text):
+    settings, named = XTTSConfig().to_dict(), re.findall(r"`(data|training)\.(\w+)", text)
+    assert named or "`training." not in text
+    for section, setting in named:
         assert setting in settings[section] or setting in ("learning_rate", "watching"), (section, setting)
 
 
@@ -74,15 +76,18 @@ def test_both_languages_show_the_same_commands(name):
 @pytest.mark.parametrize("page", [page for page in PAGES if ".fa." in page.name], ids=lambda page: page.name)
 def test_code_on_persian_pages_is_not_turned_round(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    for before, code, after in re.findall("(\u200e?)`([^`]+)`(\u200e?)", text):
+    found = re.findall("(\u200e?)`([^`]+)`(\u200e?)", text)
+    assert found
+    for before, code, after in found:
         inner = re.fullmatch(r"[A-Za-z0-9]|[A-Za-z0-9].*[A-Za-z0-9]", code, re.DOTALL)
         assert inner or (before and after), f"{code!r} needs a left-to-right mark (U+200E) on both sides"
 
 
-def test_messages_on_the_troubleshooting_page_exist():
-    page = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
-    for message in re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE):
-        assert message.partition(" as damaged")[0] in SOURCES, message
+def test_messages_on_the_troubleshooting_pages_exist():
+    pages = [(ROOT / f"docs/troubleshooting{suffix}.md").read_text(encoding="utf-8") for suffix in ("", ".fa")]
+    messages, in_persian = (re.findall("^\\| \\W*`([^`]+)`", page, re.MULTILINE) for page in pages)
+    assert messages == in_persian and len(messages) >= 5
+    assert [one for one in messages if one.partition(" as damaged")[0] not in SOURCES] == []
 
 
 def test_printed_lines_are_compared_by_kinds_of_numbers():
@@ -92,6 +97,7 @@ def test_printed_lines_are_compared_by_kinds_of_numbers():
     assert not matches("loss 4.66", "loss 5.71") and not matches("1 x en_f2", "1 x en_f3")
 
 
-def test_commands_of_the_pages_that_need_no_training_print_and_make_what_the_pages_show(tmp_path):
+def test_commands_of_the_pages_that_need_no_training_print_and_make_what_the_pages_show(tmp_path, capsys):
     pages = [page for page in walk_docs.PAGES if page != "speaking"]  # README has its one such command too
     assert walk_docs.main(["--work", str(tmp_path), "--quick", "--pages", *pages]) == 0
+    assert capsys.readouterr().out.count(" ok ") >= 6

@@ -206,8 +206,10 @@ def test_file_that_is_no_checkpoint_is_refused(content, tmp_path):
 
 
 @pytest.mark.parametrize("layout", BY_TORCH)
-def test_file_cut_short_or_with_a_flipped_bit_gives_the_same_arrays_or_a_checkpoint_error(layout, tmp_path):
+def test_cut_file_is_refused_and_a_flipped_bit_is_refused_or_read_and_in_a_zip_changes_nothing(layout, tmp_path):
     content, path = bytes_by_torch(layout), tmp_path / "model.pth"
+    path.write_bytes(content)
+    undamaged = read_torch_checkpoint(path)
     for length in range(0, len(content), 23):
         path.write_bytes(content[:length])
         with pytest.raises(TorchCheckpointError):
@@ -220,5 +222,6 @@ def test_file_cut_short_or_with_a_flipped_bit_gives_the_same_arrays_or_a_checkpo
             checkpoint = read_torch_checkpoint(path)
         except TorchCheckpointError:
             continue
-        if layout == "zip":
-            np.testing.assert_array_equal(checkpoint["model"]["part"], [[4, 6], [8, 10]])
+        if layout == "zip":  # the other layout has no checksums
+            assert checkpoint["config"].state == undamaged["config"].state
+            np.testing.assert_equal(checkpoint, undamaged | {"config": checkpoint["config"]})
