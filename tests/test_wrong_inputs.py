@@ -4,6 +4,7 @@ Each line of `data/wrong_inputs.txt` is a command, then what its message must co
 that take a model, then what may be named instead, and what they say of it.
 """
 
+import json
 import logging
 import shlex
 from pathlib import Path
@@ -17,40 +18,12 @@ from myxtts.__main__ import main
 from myxtts.devices import configuration
 from myxtts.runs.run import Run
 
-TABLE = (Path(__file__).parent / "data/wrong_inputs.txt").read_text(encoding="utf-8")
-FILES = {
-    "text.txt": b"Hello.",
-    "list.txt": b"a|one\n\nb | two\n",
-    "names.txt": b"a.wav\tone\n",
-    "own.txt": b"voice|Hello.|voice.wav\n",
-    "talk.srt": b"one",
-    "latin.txt": "Gr\u00fc\u00dfe".encode("latin-1"),
-    "persian.txt": "\u0633\u0644\u0627\u0645".encode("cp1256"),
-    "broken.yaml": b"training: [",
-    "list.yaml": b"[1, 2]",
-    "section.yaml": b"trainin: {seed: 1}",
-    "setting.yaml": b"training: {sed: 1}",
-    "kind.yaml": b"training: {seed: one}",
-    "reset.yaml": b"training: {reset_training: true}",
-    "circle.yaml": b"include: circle.yaml",
-    "gone.yaml": b"include: missing.yaml",
-    "five.yaml": b"include: 5",
-    "lost.yaml": b'include: "\\e[2J.yaml"',
-    "data/metadata.csv": b"a|One two.|One two.\nb|Three four.|Three four.\n",
-    "full/mine.txt": b"kept",
-    "home/samples/metadata.csv": b"a|One two.\n",
-    "model/config.json": b"{}",
-    "data/wavs/best_model.pth": b"",
-    "base/config.json": b"[",
-    "unfinished/config.json": b"{}",
-    "run/config.json": b"{}",
-    "run/gpt/step_00000001/manifest.json": b"{}",
-    "exported/gpt.onnx": b"",
-    "ear/model.bin": b"",
-    "ear/config.json": b"{}",
-}
+DATA = Path(__file__).parent / "data"
+TABLE = (DATA / "wrong_inputs.txt").read_text(encoding="utf-8")
+FILES = {name: text.encode("latin-1") for name, text in json.loads((DATA / "wrong_files.json").read_text()).items()}
+"""Contents by name. The characters of a text stand for bytes, because some files are in other encodings."""
 ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
-DOORS, OTHERS = (Path(__file__).parent / "data/doors.txt").read_text(encoding="utf-8").split("\n\n")
+DOORS, OTHERS = (DATA / "doors.txt").read_text(encoding="utf-8").split("\n\n")
 
 
 @pytest.fixture(scope="module")
