@@ -39,7 +39,9 @@ class TextFront:
         if fault := self.tokenizer.check(known, language):
             unknown = {one for one in reader.unknown(read, language) if one.isalpha()}
             faulty = [word for word in known.split() if unknown & {*word.lower()}]
-            way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters." if faulty else ""
+            other = guess_language(faulty, language, self.tokenizer.languages)[0]
+            hint = f", or give --language {other}" if other != language else ""
+            way = f"Write {brief(' '.join(faulty))} in {get_language(language).name} letters{hint}." if faulty else ""
             logger.warning("%s: %s; they are not spoken. %s", shown, fault, way)
         fits = lambda read: len(self.tokenizer.encode_read(read, language)) <= self.max_tokens
         if not (pieces := reader.pieces(text, language, self.longest_text(language), fits)):

@@ -109,7 +109,6 @@ def downloaded(source: str) -> Path | None:
         folders = Path(import_hub().constants.HF_HOME, "myxtts", repository.replace("/", "--")).glob("*/config.json")
         found = [path for path in folders if revision in ("main", path.parent.name)]
         return max(found, key=lambda path: path.stat().st_mtime).parent if found else None
-    return None
 
 
 @contextmanager

@@ -55,8 +55,7 @@ def _words_to_ipa(library, text):
     while rest.value:
         clauses.append(library.espeak_TextToPhonemes(ctypes.byref(rest), CHARS_UTF8, IPA).decode())
     # eSpeak NG marks words of another language with language codes in brackets.
-    ipa = re.sub(r"\([a-z-]+\)", "", " ".join(filter(None, map(str.strip, clauses))))
-    return f"{start}{ipa}{end}"
+    return start + re.sub(r"\([a-z-]+\)", "", " ".join(filter(None, map(str.strip, clauses)))) + end
 
 
 @cache

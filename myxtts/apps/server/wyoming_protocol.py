@@ -24,8 +24,7 @@ from myxtts.audio.files import to_int16
 from myxtts.text.cleaners import split_sentences
 from myxtts.text.reading import SENTENCE_PAUSE_SECONDS
 
-MOST_DATA_BYTES, MOST_HIDDEN = 2**20, 20_000
-"""Limits for one event in bytes, and for a streamed `<think>` section or code block, which is not spoken."""
+MOST_DATA_BYTES = 2**20
 
 
 async def serve_wyoming(listener: socket.socket, speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> None:
@@ -104,10 +103,13 @@ class _Conversation(AsyncEventHandler):
         elif SynthesizeStart.is_type(kind):
             self._streamed, self._voice = "", voice
         elif SynthesizeChunk.is_type(kind) and self._streamed is not None:
-            if max(len(self._streamed) - MOST_HIDDEN, len(text)) > self.settings.max_characters:
+            if max(len(self._streamed), len(text)) > self.settings.max_characters:
                 raise ApiError(400, f"A sentence must have at most {self.settings.max_characters} characters.")
             self._streamed, is_open = without_sections(self._streamed + text)
-            if is_open:
+            if self._streamed.lstrip()[:7].lower() == "<think>":  # thoughts may be long; only their end matters
+                self._streamed = "<think>" + self._streamed.partition(">")[2][-8:]
+                return
+            if is_open and len(self._streamed) <= self.settings.max_characters:
                 return
             _, language = await asyncio.to_thread(find_voice, self._streamed, self.voices, self.settings, **self._voice)
             is_word, end = self._streamed[-1:].isalnum(), self._streamed.rstrip()[-1:]

@@ -372,4 +372,4 @@ def _to_id(reading, name):
 
 def _clip_names(reading, table):
     lines = reading.folder.read_lines(table.path)
-    return {table.name_of(line) for index, line in enumerate(lines) if index != table.header_line} - {""}
+    return {table.name_of(line) for line in lines[0 if table.header_line is None else table.header_line + 1 :]} - {""}

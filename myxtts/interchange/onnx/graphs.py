@@ -75,8 +75,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     temperature, top_p, penalty = (graph.input(name, np.float32, "rows", 1) for name in names)
     top_k = graph.input("top_k", np.int32, "rows", 1)
 
-    is_start = np.arange(num) == config.start_audio_token
-    logits = graph.op("Where", is_start[None], HIDDEN, logits)
+    logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
     logits = graph.op("Where", seen, penalized, logits)
     is_greedy = temperature < 1e-6
