@@ -14,7 +14,7 @@ from tiny import untraced, with_training
 from myxtts.training.resuming import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
-STEPS = 3
+STEPS = 2
 
 
 @on_logical_devices
@@ -28,7 +28,7 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
         folder,
         gpt={"max_steps": STEPS},
         data={"model_start_delay": 0.0},
-        training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
+        training={"gradient_accumulation": accumulation, "validate_every_steps": 1},
     )
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)
