@@ -21,7 +21,6 @@ IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 REFERENCE = ("torch", "TTS", "transformers")
 ELSEWHERE = {"utilities/benchmarks/reference_worker.py": REFERENCE, "utilities/parity/make_reference.py": REFERENCE}
 """Files that run in the reference implementation's environment, whose packages are in none of our extras."""
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")
 """Functions whose first argument is the name of a module to import."""
 
@@ -50,7 +49,7 @@ def imports(path):
     found, pending = [], [(ast.parse(path.read_text(encoding="utf-8")), False)]
     while pending:
         node, inside = pending.pop()
-        inside = inside or isinstance(node, FUNCTIONS)
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
         pending += [(child, inside) for child in ast.iter_child_nodes(node)]
         names = []
         if isinstance(node, ast.Import):
