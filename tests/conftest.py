@@ -4,6 +4,8 @@ import gc
 import json
 import logging
 import os
+import tempfile
+from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -41,7 +43,7 @@ def tokenizer():
 def tiny_yaml(tmp_path_factory):
     """A configuration file for a run of two steps per stage. Tests must not change it."""
     every = dict(log_every_steps=1, validate_every_steps=2, checkpoint_every_steps=2, sample_every_steps=2)
-    stages = dict(dvae={"max_steps": 2}, gpt={"max_steps": 2})
+    stages = {stage: {"max_steps": 2} for stage in ("dvae", "gpt", "speaker", "decoder")}
     model, data = dict(layers=1, num_latents=2), dict(batch_size=3, num_workers=1)
     config = tiny_run_config(model=model, data=data, training={**every, "num_samples": 1}, **stages)
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
@@ -91,6 +93,19 @@ def converted(released):
 
     assert convert("--from-coqui", released / "model.pth", "--output", released / "converted") == 0
     return released / "converted"
+
+
+@pytest.fixture
+def ram_path():
+    """Returns a folder like `tmp_path`, in memory if possible, for tests that create and delete thousands of files."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def folders(ram_path):
+    """Creates empty folders."""
+    return lambda: Path(tempfile.mkdtemp(dir=ram_path))
 
 
 @pytest.fixture(scope="module")

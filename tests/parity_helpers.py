@@ -2,7 +2,6 @@
 
 import numpy as np
 import tensorflow as tf
-from tiny import advance
 
 from myxtts.models.gpt import sample
 from myxtts.training.loop.updates import AdamW, no_weight_decay
@@ -60,7 +59,9 @@ def difference(actual, expected):
 def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
     """Decodes one row greedily with a cache; as in the reference, two codes count as already sampled at the start."""
     state = gpt.prefill(latents, text_inputs, tf.ones(text_inputs.shape, tf.bool))
-    mask = np.ones((1, state.keys[0].shape[2]), bool)
+    start, step = state.keys[0].shape[2], tf.function(gpt.advance)
+    longer = lambda layers: tuple(tf.pad(one, ((0, 0), (0, 0), (0, max_codes), (0, 0))) for one in layers)
+    state = state._replace(keys=longer(state.keys), values=longer(state.values))
     seen = np.zeros((1, config.num_audio_tokens), bool)
     seen[0, [1, config.start_audio_token]] = True  # the reference's placeholders for the prompt, and the start code
     codes = []
@@ -68,5 +69,6 @@ def greedy_codes(gpt, latents, text_inputs, sampling, config, max_codes):
         code = sample(state.logits, sampling, tf.constant(seen), 0.0)
         codes.append(int(code[0]))
         seen[0, codes[-1]] = True
-        mask, state = advance(gpt, code, tf.constant(len(codes) - 1), mask, state)
+        last = tf.constant(start + len(codes) - 1)
+        state = step(code, tf.constant(len(codes) - 1), last, tf.range(start + max_codes)[None] <= last, state)
     return codes

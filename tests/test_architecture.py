@@ -42,24 +42,24 @@ def find_breaches(root):
     patterns = ("myxtts/**/*.py", "utilities/**/*.py", "tests/**/*.py", "train_main.py")
     for path in sorted(path for pattern in patterns for path in root.glob(pattern)):
         source = path.read_text(encoding="utf-8")
-        tree = ast.parse(source)
+        nodes = [*ast.walk(ast.parse(source))]
         parts = path.relative_to(root).parts
         package = parts[1] if parts[0] == "myxtts" and len(parts) > 2 else None
-        found = [*size_breaches(tree, source)]
+        found = [*size_breaches(nodes, source)]
         if parts[0] != "tests":
-            found += import_breaches(tree, parts, package)
+            found += import_breaches(nodes, parts, package)
         if package:
-            found += [*device_breaches(tree, package), *tracing_breaches(tree, package)]
-            found += [*printing_breaches(tree, package), *writing_breaches(tree, package)]
+            found += [*device_breaches(nodes, package), *tracing_breaches(nodes, package)]
+            found += [*printing_breaches(nodes, package), *writing_breaches(nodes, package)]
         breaches += [f"{'/'.join(parts)}:{line} {what}" for line, what in found]
     return breaches
 
 
-def size_breaches(tree, source):
+def size_breaches(nodes, source):
     num_lines = len(source.splitlines())
     if num_lines > MAX_FILE_LINES:
         yield 1, f"has {num_lines} lines; a file has at most {MAX_FILE_LINES}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             num_lines = node.end_lineno - node.lineno + 1
             limit = 40 if node.name == "__init__" else 60
@@ -67,13 +67,13 @@ def size_breaches(tree, source):
                 yield node.lineno, f"{node.name} has {num_lines} lines; it may have at most {limit}"
 
 
-def import_breaches(tree, parts, package):
+def import_breaches(nodes, parts, package):
     is_door = package is None or parts[-1] == "__main__.py"
     row = ROWS["api"] if "/".join(parts[1:]) in DOORS else ENTRY_ROW if is_door else ROWS.get(package)
     if row is None:
         yield 1, f"myxtts/{package} has no row in the architecture"
         return
-    for line, module in imported_modules(tree, parts):
+    for line, module in imported_modules(nodes, parts):
         top, _, rest = module.partition(".")
         other = rest.partition(".")[0]
         ours = top == "myxtts" and bool(rest)
@@ -101,9 +101,9 @@ def import_breaches(tree, parts, package):
             yield line, f"imports {module}; models import keras only"
 
 
-def imported_modules(tree, parts):
+def imported_modules(nodes, parts):
     """Yields `(line, dotted module)` of every import, also inside functions; `from a import b` gives `a.b`."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_NAME.fullmatch(node.value):
             yield node.lineno, node.value.replace(":", ".")
         elif isinstance(node, ast.Import):
@@ -114,39 +114,39 @@ def imported_modules(tree, parts):
             yield from ((node.lineno, f"{module}.{name.name}") for name in node.names)
 
 
-def device_breaches(tree, package):
-    for node in ast.walk(tree):
+def device_breaches(nodes, package):
+    for node in nodes:
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and package != "devices":
             if node.value.startswith(("/GPU:", "/CPU:")):
                 yield node.lineno, f"names the device {node.value!r}; only devices does"
 
 
-def used_names(tree, modules):
+def used_names(nodes, modules):
     """Yields `(line, module, name)` of each read or import of `module.name`; `modules` maps names in use to modules."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
             yield node.lineno, modules[node.value.id], node.attr
         elif isinstance(node, ast.ImportFrom) and node.module in modules.values():
             yield from ((node.lineno, node.module, name.name) for name in node.names)
 
 
-def tracing_breaches(tree, package):
-    for line, _, name in used_names(tree, {"tf": "tensorflow", "tensorflow": "tensorflow"}):
+def tracing_breaches(nodes, package):
+    for line, _, name in used_names(nodes, {"tf": "tensorflow", "tensorflow": "tensorflow"}):
         if name == "function" and package not in TRACING_PACKAGES:
             yield line, f"uses tf.function; only {', '.join(TRACING_PACKAGES)} do"
 
 
-def printing_breaches(tree, package):
-    for node in ast.walk(tree):
+def printing_breaches(nodes, package):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
             if package == "training":
                 yield node.lineno, "prints; training tells its callbacks"
 
 
-def writing_breaches(tree, package):
+def writing_breaches(nodes, package):
     if package == "storage":
         return
-    for line, module, name in used_names(tree, {module: module for module in HAND_WRITING}):
+    for line, module, name in used_names(nodes, {module: module for module in HAND_WRITING}):
         if name in HAND_WRITING[module]:
             yield line, f"uses {module}.{name}; storage/files.py writes files whole or not at all"
 

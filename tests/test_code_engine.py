@@ -80,7 +80,8 @@ def codes_by_teacher_forcing(gpt, ids, latents, sampling, seed, sentence, count)
     """Samples each code from a full pass over all earlier codes, with the noise of its position."""
     codes, seen = [], np.zeros((1, CONFIG.num_audio_tokens), bool)
     while len(codes) < count and STOP not in codes:
-        arrays = (np.array(one, "int32") for one in ([ids], [len(ids)], [[*codes, 0]], [len(codes)]))
+        padded = [*codes, *[0] * (count - len(codes))]  # to one shape
+        arrays = (np.array(one, "int32") for one in ([ids], [len(ids)], [padded], [len(codes)]))
         streams = teacher_forcing(CONFIG, *arrays)
         logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
         row = keras.ops.convert_to_numpy(logits)[:, len(codes)].copy()
@@ -213,8 +214,8 @@ def test_cancelled_row_leaves_before_the_next_codes_and_the_thread_ends(engine, 
 
 
 @pytest.mark.parametrize("method", ["read", "move", "draw"])
-def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(gpt, alone, monkeypatch, method):
-    engine = engine_of(gpt)
+def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(engine, alone, monkeypatch, method):
+    engine = CodeEngine(engine.steps, CONFIG)
     with monkeypatch.context() as patch:
         patch.setattr(engine.steps, method, mock.Mock(side_effect=MemoryError))
         stream = engine.open(TEXTS[0], voice_latents(0), SAMPLED)
@@ -223,8 +224,8 @@ def test_sampling_error_is_raised_in_waiting_threads_and_later_sentences_work(gp
     assert all_codes(engine) == [codes for codes, _ in alone]
 
 
-def test_thread_that_cannot_start_is_started_by_the_next_sentence(gpt, alone, monkeypatch):
-    engine = engine_of(gpt)
+def test_thread_that_cannot_start_is_started_by_the_next_sentence(engine, alone, monkeypatch):
+    engine = CodeEngine(engine.steps, CONFIG)
     with monkeypatch.context() as patch, pytest.raises(RuntimeError):
         patch.setattr("threading.Thread.start", mock.Mock(side_effect=RuntimeError("can't start new thread")))
         engine.open(TEXTS[0], voice_latents(0), SAMPLED)

@@ -67,8 +67,8 @@ def test_all_blocks_share_one_pair_of_programs_and_differ_in_dropout():
 
 def test_gpt_run_with_xla_reports_recomputed_blocks_and_takes_finite_steps(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.training.stages.gpt.runs_on_cpu", lambda device: False)
-    training = {"xla": True, "gradient_checkpointing": True, "strict": True, "validate_every_steps": 9}
-    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 2}, training=training, model={"layers": 3})
+    training = {"xla": True, "gradient_checkpointing": True, "strict": True, "max_validation_batches": 1}
+    dataset = open_run(tiny_corpus, tmp_path, gpt={"max_steps": 2}, training=training, model={"layers": 2})
     trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     trainer.train(dataset)
     assert trainer.step == 2 and trainer.train_step.bad_steps == 0

@@ -2,10 +2,8 @@
 
 import json
 import logging
-import os
 import resource
 import shutil
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -39,26 +37,13 @@ def values(store):
 
 
 @pytest.fixture
-def tmp_path():
-    """Returns a folder, in memory if possible, because tests create and delete thousands of files."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as folder:
-        yield Path(folder)
-
-
-@pytest.fixture
-def folders(tmp_path):
-    """Creates empty folders."""
-    return lambda: Path(tempfile.mkdtemp(dir=tmp_path))
-
-
-@pytest.fixture
-def stores(tmp_path, folders):
+def stores(ram_path, folders):
     """Creates stores with the checkpoints 1 to 3; 1 is the best."""
 
     def make():
         return CheckpointStore(shutil.copytree(first.folder, folders() / "gpt"))
 
-    first = CheckpointStore(tmp_path / "first" / "gpt")
+    first = CheckpointStore(ram_path / "first" / "gpt")
     for step in (1, 2, 3):
         first.write(step, tensors(step), {}, best=step == 1)
     return make
@@ -145,7 +130,7 @@ WRITERS = {
 
 @pytest.mark.parametrize("is_there", [True, False])
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, folders, monkeypatch, name, is_there):
+def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(ram_path, folders, monkeypatch, name, is_there):
     write = WRITERS[name]
 
     def make():
@@ -162,27 +147,27 @@ def test_a_file_is_the_old_one_or_the_new_one_after_a_crash_anywhere(tmp_path, f
         assert {entry.name for entry in path.parent.iterdir()} == {"other", *([name] if content else [])}
 
     for number in ("old", "new"):
-        (tmp_path / number).mkdir()
-        write(tmp_path / number / name, len(number) + (number == "new"))
-    old, new = (tmp_path / "old" / name).read_bytes() if is_there else None, (tmp_path / "new" / name).read_bytes()
+        (ram_path / number).mkdir()
+        write(ram_path / number / name, len(number) + (number == "new"))
+    old, new = (ram_path / "old" / name).read_bytes() if is_there else None, (ram_path / "new" / name).read_bytes()
     crash_everywhere(monkeypatch, make, lambda path: write(path, 4), check, lambda path: path.parent)
 
 
 @pytest.mark.parametrize("direction, every", [("in", 31), ("out", 11)])
 def test_a_converted_model_is_complete_or_absent_after_a_crash_anywhere(
-    tmp_path, monkeypatch, released, direction, every
+    ram_path, monkeypatch, released, direction, every
 ):
     # Some of the operations: hundreds are the same for another tensor. `faults.py --only conversions` takes each.
-    assert crash_conversion(monkeypatch, tmp_path, released, direction, every) > 5 * every
+    assert crash_conversion(monkeypatch, ram_path, released, direction, every) > 5 * every
 
 
-def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(tmp_path, folders, monkeypatch):
+def test_the_sample_corpus_is_complete_or_recreated_after_a_crash_anywhere(ram_path, folders, monkeypatch):
     def speak(jobs, *_):
         for job in jobs:
             Path(job.path).write_bytes(job.text.encode())
 
     monkeypatch.setattr(sample_corpus, "speak_to_files", speak)
-    expected = contents(make_sample_corpus(tmp_path / "expected", num_clips=3))
+    expected = contents(make_sample_corpus(ram_path / "expected", num_clips=3))
 
     def make():
         folder = folders() / "corpus"
@@ -240,7 +225,7 @@ def figures(folder):
     return found
 
 
-def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tmp_path, caplog):
+def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(ram_path, caplog):
     # TensorFlow's native code writes this file, so Python cannot make it fail; a size limit truncates it at each size.
     def fill(folder, most_bytes):
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -252,20 +237,20 @@ def test_figures_before_and_after_a_disk_that_is_full_for_a_while_can_be_read(tm
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-    fill(tmp_path / "whole", 100_000)
-    (whole,) = (tmp_path / "whole").iterdir()
-    assert figures(tmp_path / "whole") == [0, 1, 2, 3, 4, 5]
+    fill(ram_path / "whole", 100_000)
+    (whole,) = (ram_path / "whole").iterdir()
+    assert figures(ram_path / "whole") == [0, 1, 2, 3, 4, 5]
     logged = 0
     for number, most_bytes in enumerate(range(0, whole.stat().st_size, 7)):
         caplog.clear()
-        folder = tmp_path / str(number)
+        folder = ram_path / str(number)
         fill(folder, most_bytes)
         found = figures(folder)
         assert found == sorted(set(found)) and found[-2:] == [4, 5], (most_bytes, found)
         assert len(list(folder.iterdir())) <= 5
         logged += caplog.text.count("Training continues.") == 1
         # A kill, or a power cut, leaves a part of the file.
-        cut = tmp_path / "cut"
+        cut = ram_path / "cut"
         cut.mkdir()
         (cut / whole.name).write_bytes(whole.read_bytes()[:most_bytes])
         file = EventFile(cut)

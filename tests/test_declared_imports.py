@@ -1,6 +1,7 @@
 """Every third-party import in the syntax tree is declared in an extra of its folder."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -42,15 +43,14 @@ def declared(project, *extras):
     return found
 
 
-def imports(tree):
-    """Yields `(line, top module, whether inside a function)` of every import, also of imports by a function call."""
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
+@functools.cache
+def imports(path):
+    """Returns `[(line, top module, whether inside a function)]` of all imports of a file, also by a function call."""
+    found, pending = [], [(ast.parse(path.read_text(encoding="utf-8")), False)]
+    while pending:
+        node, inside = pending.pop()
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        pending += [(child, inside) for child in ast.iter_child_nodes(node)]
         names = []
         if isinstance(node, ast.Import):
             names = [name.name for name in node.names]
@@ -59,7 +59,8 @@ def imports(tree):
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = getattr(node.func, "attr", getattr(node.func, "id", None))
             names = [node.args[0].value] if called in IMPORTING_CALLS else []
-        yield from ((node.lineno, name.partition(".")[0], id(node) in inside) for name in names)
+        found += ((node.lineno, name.partition(".")[0], inside) for name in names)
+    return found
 
 
 def undeclared_imports(root):
@@ -72,7 +73,7 @@ def undeclared_imports(root):
         allowed = declared(project, *extras)
         for path in sorted(root.glob(f"{folder}/**/*.py")):
             name = path.relative_to(root).as_posix()
-            for line, module, in_function in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            for line, module, in_function in imports(path):
                 distribution = canonical(DISTRIBUTIONS.get(module, module))
                 if module in sys.stdlib_module_names or module in ours or module in ELSEWHERE.get(name, ()):
                     continue
@@ -88,8 +89,8 @@ def undeclared_imports(root):
 def unused_dependencies(root):
     """Dependencies that nothing in `myxtts/` imports."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.glob("myxtts/**/*.py")]
-    used = {canonical(DISTRIBUTIONS.get(module, module)) for tree in trees for _, module, _ in imports(tree)}
+    modules = {module for path in root.glob("myxtts/**/*.py") for _, module, _ in imports(path)}
+    used = {canonical(DISTRIBUTIONS.get(module, module)) for module in modules}
     return declared(project) - used - set(IMPORTED_BY_OTHERS)
 
 

@@ -47,7 +47,7 @@ assert not any(name.partition(".")[0] == "tensorflow" for name in sys.modules)
 def drawn_models():
     """Returns tiny models whose weights are seeded by their position."""
     with blank_weights():
-        model = XTTS(tiny_model_config(num_text_tokens=10, conditioning_blocks=1, layers=2))
+        model = XTTS(tiny_model_config(num_text_tokens=10, layers=1))
         decoder = HifiganGenerator(16, 16, 8, ((4, 8), (2, 4)), (3, 7), (1, 3))
         decoder.code_stride = 32
         encoder = SpeakerEncoder(16, (8, 8), (1, 1), 16)

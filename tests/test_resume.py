@@ -14,7 +14,7 @@ from tiny import untraced, with_training
 from myxtts.training.resuming import data_digest
 from myxtts.training.trainer import XTTSTrainer
 
-STEPS = 3
+STEPS = 2
 
 
 @on_logical_devices
@@ -23,14 +23,8 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
     import keras
     import tensorflow as tf
 
-    dataset = open_run(
-        corpus,
-        folder,
-        gpt={"max_steps": STEPS},
-        data={"model_start_delay": 0.0},
-        training={"gradient_accumulation": accumulation, "validate_every_steps": 2},
-    )
-    plan = plan_of(mode)
+    data, training = {"model_start_delay": 0.0}, {"gradient_accumulation": accumulation, "validate_every_steps": 1}
+    dataset, plan = open_run(corpus, folder, gpt={"max_steps": STEPS}, data=data, training=training), plan_of(mode)
     keras.utils.set_random_seed(3)
     with tf.device(plan.data_device):
         dvae_model = frozen_dvae(dataset.config)
@@ -38,12 +32,8 @@ def train(corpus, folder, mode, accumulation, traced, stop=None):
     recorder = Recorder(trainer, stop)
     with contextlib.redirect_stdout(None), contextlib.nullcontext() if traced else untraced():
         trainer.train(dataset, [recorder])
-    store = trainer.store
-    return (
-        recorder.losses,
-        [store.digest(store.steps()[-1], name) for name in ("model", "optimizer")],
-        trainer.state.position,
-    )
+    digests = [trainer.store.digest(trainer.store.steps()[-1], name) for name in ("model", "optimizer")]
+    return recorder.losses, digests, trainer.state.position
 
 
 def test_killed_and_resumed_run_equals_an_uninterrupted_one(tiny_corpus, tmp_path):
@@ -66,12 +56,8 @@ def test_stopped_and_resumed_run_equals_an_uninterrupted_one(tiny_corpus, tmp_pa
 @pytest.fixture(scope="module")
 def stopped(tiny_corpus, tmp_path_factory):
     """A run of a GPT that was stopped at step 2 of 4."""
-    dataset = open_run(
-        tiny_corpus,
-        tmp_path_factory.mktemp("stopped"),
-        gpt={"max_steps": 4},
-        training={"checkpoint_every_steps": 100, "validate_every_steps": 100},
-    )
+    folder, training = tmp_path_factory.mktemp("stopped"), {"checkpoint_every_steps": 100, "validate_every_steps": 100}
+    dataset = open_run(tiny_corpus, folder, gpt={"max_steps": 4}, training=training)
     trainer = XTTSTrainer(dataset.config, foundations={"dvae": frozen_dvae(dataset.config)})
     with untraced():
         trainer.train(dataset, [Recorder(trainer, 2)])

@@ -1,10 +1,10 @@
 """A run without a command line: a front end starts, follows, stops and resumes it through `Run` alone."""
 
-import itertools
 import json
 import logging
 import os
 import re
+import shutil
 import sys
 import threading
 from dataclasses import replace
@@ -132,19 +132,16 @@ class Dataset:
 
 
 @pytest.mark.parametrize("stage", ["all", "gpt"])
-def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(tmp_path, monkeypatch, stage):
+def test_reset_run_is_complete_in_one_place_after_a_crash_anywhere(folders, monkeypatch, stage):
     monkeypatch.setattr("myxtts.runs.opening.SpeechDataset.open", lambda config, *_: Dataset(config))
-    numbers = itertools.count()
-
-    def make():
-        home = tmp_path / str(next(numbers))
-        for part in ("dvae", "gpt"):
-            CheckpointStore(home / part).write(2, {}, {"finished": True}, best=True)
-        (home / "config.json").write_text("old settings")
-        (home / "vocab.json").write_text("old words")
-        (home / "samples").mkdir()
-        (home / "samples/a.wav").write_text("old sound")
-        return home
+    before = folders()
+    for part in ("dvae", "gpt"):
+        CheckpointStore(before / part).write(2, {}, {"finished": True}, best=True)
+    (before / "config.json").write_text("old settings")
+    (before / "vocab.json").write_text("old words")
+    (before / "samples").mkdir()
+    (before / "samples/a.wav").write_text("old sound")
+    make = lambda: shutil.copytree(before, folders() / "run")
 
     def act(home):
         config = dvae_config(None, home, 2, reset_training=True, stage=stage)

@@ -201,7 +201,7 @@ def test_speech_rates_are_stored_with_the_weights_and_a_damaged_file_is_ignored(
 
 def test_flagged_sentence_is_sampled_again_and_the_highest_confidence_wins(without_griffin_lim, tokenizer, monkeypatch):
     model, config = random_model(tokenizer)
-    synthesizer = speaking.Synthesizer(model, tokenizer, config)
+    synthesizer = speaking.Synthesizer(model, tokenizer, config, traced=False)
     voice, sampling, judged = synthesizer.voice(voiced(0.5, 150, 1)), SamplingConfig(), []
 
     def judge(text, codes, stopped, rate, reading, wrong_share, *rest):

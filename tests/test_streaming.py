@@ -56,7 +56,7 @@ def many_windows(monkeypatch):
 @pytest.fixture
 def slow_codes(monkeypatch):
     """Slows down sampling, so that codes always come more slowly than real time."""
-    slow = lambda steps, *given, draw=TensorflowSteps.draw: time.sleep(0.1) or draw(steps, *given)
+    slow = lambda steps, *given, draw=TensorflowSteps.draw: time.sleep(0.05) or draw(steps, *given)
     monkeypatch.setattr(TensorflowSteps, "draw", slow)
 
 

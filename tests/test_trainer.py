@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from tiny import tiny_run_config, with_training
+from tiny import tiny_run_config, untraced, with_training
 
 from myxtts.data.dataset import SpeechDataset
 from myxtts.models.xtts import XTTS
@@ -85,12 +85,14 @@ def frozen_dvae(config):
 
 
 @pytest.fixture(scope="module")
+@untraced()
 def dvae_run(tiny_corpus, tmp_path_factory):
     """An uninterrupted DVAE run of six steps: its dataset, trainer and recorder."""
     return trained_dvae(tiny_corpus, tmp_path_factory.mktemp("dvae_run"), dvae={"max_steps": 6, "crop_seconds": 0.4})
 
 
 @pytest.fixture(scope="module")
+@untraced()
 def gpt_run(tiny_corpus, tmp_path_factory, dvae_run):
     """An uninterrupted GPT run of six steps on the codes of `dvae_run`."""
     dataset = open_run(
