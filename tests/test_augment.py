@@ -39,8 +39,7 @@ def test_slowed_clip_always_fits_its_room():
 def test_loop_continues_from_its_start():
     loop = tone(MODEL_SAMPLE_RATE / 64, 4096, 4096)[None]  # a whole number of periods: it has no seam
     played = change_speed_of_loop(tf.constant(loop), tf.constant([1.25])).numpy()[0]
-    expected = np.sin(2 * np.pi * 1.25 * np.arange(4096) / 64)
-    np.testing.assert_allclose(played, expected, atol=5e-3)
+    np.testing.assert_allclose(played, np.sin(2 * np.pi * 1.25 * np.arange(4096) / 64), atol=5e-3)
 
 
 def test_change_is_a_function_of_seed_and_position_and_none_if_switched_off():

@@ -20,9 +20,8 @@ LOSSES = {"loss": 3.1234, "text": 1.2, "codes": 3.1, "gradient_norm": 0.5, "lear
 
 def console(quiet=False):
     """Returns the console of a run with two stages and no estimate of the time left."""
-    run = SimpleNamespace(time_left=SimpleNamespace(seconds_left=lambda step: None), best={})
-    run.last_steps, run.history = dict.fromkeys(("dvae", "gpt"), 100), {"dvae": [], "gpt": []}
-    run.plan = plan_devices(num_gpus=0)
+    run = SimpleNamespace(plan=plan_devices(num_gpus=0), time_left=SimpleNamespace(seconds_left=lambda _: None))
+    run.best, run.last_steps, run.history = {}, dict.fromkeys(("dvae", "gpt"), 100), {"dvae": [], "gpt": []}
     return RunConsole(run, quiet)
 
 

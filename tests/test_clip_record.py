@@ -143,8 +143,7 @@ def test_resumed_run_with_other_clips_repeats_none_and_misses_none(tmp_path, cap
         trainer.train(dataset, [first])
     before = first.names(dataset)
     lines = (corpus / "metadata.csv").read_text().splitlines()
-    gone = next(line for line in lines if line.split("|")[0] == before[0])
-    lines.remove(gone)
+    lines.remove(next(line for line in lines if line.split("|")[0] == before[0]))
     for name in ("new_a", "new_b"):
         (corpus / f"wavs/{name}.wav").write_bytes((corpus / f"wavs/{before[0]}.wav").read_bytes())
         lines.append(f"{name}|one|one")

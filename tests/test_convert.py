@@ -84,8 +84,7 @@ def test_released_shape_is_the_size_big():
     big = ModelConfig("big", num_text_tokens=6681)
     shapes = {name: shape for tensor in coqui.model_tensors(big) for name, shape in zip(tensor.names, tensor.shapes)}
     settings = read_settings(None, None)
-    tokenizer = XTTSTokenizer.train([("a fox", "en")], 50)
-    model = model_config(shapes, settings, tokenizer)
+    model = model_config(shapes, settings, XTTSTokenizer.train([("a fox", "en")], 50))
     assert model == big
     config = run_config(model, settings)
     assert (config.sampling.temperature, config.sampling.repetition_penalty) == (0.75, 5.0)

@@ -123,8 +123,7 @@ def test_a_slice_with_its_context_is_a_part_of_the_whole(preparation, decoder, w
 def test_silent_slices_are_sampled_again_and_depend_on_position_only(preparation, waves):
     silent = 0
     for position in range(20):
-        cut = preparation(waves, position)
-        silent += float(tf.reduce_max(tf.abs(cut.target[2]))) < 1e-3
+        silent += float(tf.reduce_max(tf.abs(preparation(waves, position).target[2]))) < 1e-3
     # 24 of 48 starts are silent, a quarter after the second draw.
     assert silent < 10
     for one, other in zip(preparation(waves, 7), preparation(waves, 7)):

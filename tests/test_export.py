@@ -245,8 +245,7 @@ def test_a_missing_package_or_engine_is_one_error_message(run, tmp_path, capsys,
 def test_ids_equal_the_tokenizers_package(tmp_path):
     texts = ["naïve café, 3 times!", "می‌خواهم بروم.", "ሰላም ለዓለም።", "नमस्ते दुनिया।", "你好 世界", "a_b c-d ..."]
     corpus = [(text, "en") for text in texts for _ in range(3)] + [("", "fa"), ("", "am"), ("", "hi")]
-    tokenizer = XTTSTokenizer.train(corpus, 300)
-    tokenizer.save(tmp_path / "vocab.json")
+    XTTSTokenizer.train(corpus, 300).save(tmp_path / "vocab.json")
     reference, vocabulary = Tokenizer.from_file(str(tmp_path / "vocab.json")), Vocabulary(tmp_path / "vocab.json")
     for text in [*texts, "unseen ☃ letters ﷺ", "[en]x[SPACE]y[STOP]", "  two  blanks "]:
         for form in (text, text.replace(" ", "[SPACE]")):

@@ -23,8 +23,7 @@ def charged(attention, num_text, num_codes):
 
 
 def test_only_attention_off_the_diagonal_has_a_loss_and_padding_never():
-    rng = np.random.default_rng(0)
-    attention = rng.dirichlet(np.ones(5), (2, 7)).astype("float32")
+    attention = np.random.default_rng(0).dirichlet(np.ones(5), (2, 7)).astype("float32")
     attention[1, :, 3:] = 0
     expected = charged(attention[0], 5, 7) + charged(attention[1], 3, 4)
     np.testing.assert_allclose(off_diagonal(attention, np.array([5, 3]), np.array([7, 4])), expected, rtol=1e-5)

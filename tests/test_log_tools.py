@@ -121,16 +121,14 @@ def test_only_the_same_stage_of_runs_is_compared(write, tool):
     printed = lambda *flags: run(tool, whole, stopped, *flags, "--json")[1]
     rates = lambda *flags: sorted(re.findall(r'"steps_per_second": ([0-9.]+)', printed(*flags)))
     assert rates() == ["16.0", "8.0"] and rates("--stage", "dvae") == ["100.0", "50.0"]
-    alone = write("alone.log", stage("decoder"))
-    code, out, err = run(tool, stopped, alone)
+    code, out, err = run(tool, stopped, write("alone.log", stage("decoder")))
     assert (code, out) == (2, "") and "stopped.log has dvae, gpt; " in err and "alone.log has decoder." in err
     assert run(tool, whole, stopped, "--stage", "decoder")[2].startswith("The logs must all have the stage decoder:")
 
 
 def test_compare_marks_missing_values_and_different_batch_sizes(write):
     one = write("one.log", "Batch size: 8\n" + step_line(10, gpu="GPU: not available"))
-    two = write("two.log", run_log())
-    code, out, _ = run("compare_logs", one, two)
+    code, out, _ = run("compare_logs", one, write("two.log", run_log()))
     assert code == 0 and "n/a" in out and "The batch sizes differ" in out
     assert "Speed-up: 2.00x (samples/s)" in out  # 64 against 128 samples/s at the same steps/s
 

@@ -262,7 +262,6 @@ def test_weights_of_the_decoder_stage_are_counted_exactly(size, kind):
         decoder.count_params(),
         discriminators.count_params(),
     )
-    shapes = replace(SHAPES, slice_frames=16)
-    estimate = estimate_decoder(model, shapes, Optimizations(ema=True))
+    estimate = estimate_decoder(model, replace(SHAPES, slice_frames=16), Optimizations(ema=True))
     assert estimate.averages == 4 * decoder.count_params()
     assert estimate_decoder(model, SHAPES).activations == pytest.approx(2 * estimate.activations, rel=0.4)

@@ -76,9 +76,7 @@ def test_both_languages_show_the_same_commands(name):
 @pytest.mark.parametrize("page", [page for page in PAGES if ".fa." in page.name], ids=lambda page: page.name)
 def test_code_on_persian_pages_is_not_turned_round(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    found = re.findall("(\u200e?)`([^`]+)`(\u200e?)", text)
-    assert found
-    for before, code, after in found:
+    for before, code, after in re.findall("(\u200e?)`([^`]+)`(\u200e?)", text):
         inner = re.fullmatch(r"[A-Za-z0-9]|[A-Za-z0-9].*[A-Za-z0-9]", code, re.DOTALL)
         assert inner or (before and after), f"{code!r} needs a left-to-right mark (U+200E) on both sides"
 

@@ -70,10 +70,8 @@ def clips_of(folder):
 def test_batches_and_losses_equal_the_recordings(run, shards):
     recorded, prepared = SpeechDataset.open(run), SpeechDataset.open(with_prepared(run, shards))
     foundations, lineage = load_foundations(prepared.config, "gpt", "/CPU:0")
-    stage = STAGE_CLASSES["gpt"](recorded.config, foundations)
-    preparation = stage.make_preparation("/CPU:0")
-    model = XTTS(recorded.config.model, parts=("gpt",))
-    objective = GPTObjective(model, recorded.config)
+    preparation = STAGE_CLASSES["gpt"](recorded.config, foundations).make_preparation("/CPU:0")
+    objective = GPTObjective(XTTS(recorded.config.model, parts=("gpt",)), recorded.config)
     seen = set()
     for kind in ("train_loader", "validation_loader"):
         ours, theirs = (getattr(dataset, kind)("gpt") for dataset in (prepared, recorded))
@@ -199,8 +197,7 @@ def test_damage_is_found(run, shards, tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    config = with_prepared(run, folder)
-    loader = SpeechDataset.open(config).train_loader("gpt")
+    loader = SpeechDataset.open(with_prepared(run, folder)).train_loader("gpt")
     with pytest.raises(AudioError, match="the checksum of .* is wrong; remove it"):
         [loader(position) for position in range(loader.order.batches_per_epoch)]
     path.write_bytes(content[:-1])

@@ -113,8 +113,7 @@ def test_stop_before_the_first_stage_trains_nothing(tiny_corpus, tmp_path):
 
 
 def test_stopped_reset_run_is_resumed_and_not_set_aside_again(tiny_corpus, tmp_path):
-    config = dvae_config(tiny_corpus, tmp_path, 2, reset_training=True)
-    page = Page(config)
+    page = Page(dvae_config(tiny_corpus, tmp_path, 2, reset_training=True))
     page.on_step = lambda step: page.run.stop() if step == 1 else None
     assert not page.run.train()
     assert page.run.train() and [one[0] for one in page.shown if isinstance(one, tuple)] == [1, 2]

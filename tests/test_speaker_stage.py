@@ -62,8 +62,7 @@ def test_scored_pairs_have_a_clip_of_a_held_out_voice():
 def test_margin_is_added_to_the_angle_of_the_right_class():
     keras.utils.set_random_seed(0)
     layer = AngularMarginClassifier(3, 4)
-    random = np.random.default_rng(1)
-    vectors = random.standard_normal((6, 4))
+    vectors = np.random.default_rng(1).standard_normal((6, 4))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     classes, directions = np.array([0, 1, 2, 0, 1, 2]), layer.directions.numpy().astype(np.float64)
     vectors[0] = -directions[0] / np.linalg.norm(directions[0])  # beyond the angle where the cosine rises again

@@ -113,8 +113,7 @@ def test_workers_divide_the_sentences_and_all_get_the_same_figures(tiny_corpus, 
             yield Spoken(one, seeds[0], load_samples(one.recording)[::-1], MODEL_SAMPLE_RATE, stopped=True)
 
     monkeypatch.setattr("myxtts.runs.samples.speak_all", reversed_recordings)
-    alone = SpeechJudge(dataset, list, "/CPU:0")
-    figures = alone(1)
+    figures = SpeechJudge(dataset, list, "/CPU:0")(1)
     assert len(said) == 3 and figures["mcd"] > 0
 
     def cannot_hear(spoken):

@@ -89,8 +89,7 @@ def test_stages_without_targets_load_none(clips):
 
 
 def test_a_stage_requests_targets_by_its_entry_and_static_shapes_include_them(tmp_path, monkeypatch):
-    entry = replace(STAGES["gpt"], targets=True, speakers=True)
-    monkeypatch.setitem(STAGES, "gpt", entry)
+    monkeypatch.setitem(STAGES, "gpt", replace(STAGES["gpt"], targets=True, speakers=True))
     corpus = make_tiny_corpus(tmp_path / "corpus")
     dataset = SpeechDataset.open(tiny_run_config(corpus, tmp_path / "run", data={"static_shapes": True}))
     assert dataset.speakers == ("high", "low")

@@ -64,8 +64,7 @@ def test_run_leaves_checkpoints_logs_pictures_and_speech(trained):
 def test_run_of_another_size_leaves_the_run_alone(trained, capsys):
     argv, home = trained
     before = (home / "config.json").read_text()
-    other = [*argv, "--model-size", "tiny"]
-    line = sentence_of(capsys, train.main, *other)
+    line = sentence_of(capsys, train.main, *argv, "--model-size", "tiny")
     assert "another model" in line and "--checkpoint-dir" in line
     assert (home / "config.json").read_text() == before
 

@@ -52,8 +52,7 @@ def test_channels_that_cancel_each_other_are_not_mixed(tmp_path):
 
 @pytest.mark.parametrize("noise", [0.0, 1e-3, 0.01])
 def test_speech_is_found_where_it_was_planted(noise, tmp_path):
-    random = np.random.default_rng(0)
-    samples = noise * random.standard_normal(int(10 * RATE))
+    samples = noise * np.random.default_rng(0).standard_normal(int(10 * RATE))
     spans = [(1.0, 2.2), (2.5, 4.0), (5.5, 8.0)]
     for start, end in spans:
         sound = voiced(end - start, 120, 1, 1, RATE)

@@ -177,8 +177,7 @@ def test_evaluation_from_python_replaces_that_of_the_command_and_is_equal(spoken
 
 
 def judged(sentence, seed, **parts):
-    said = Spoken(sentence, seed, np.zeros(10, np.float32), 22050, doubts=())
-    return Measured(said, parts)
+    return Measured(Spoken(sentence, seed, np.zeros(10, np.float32), 22050, doubts=()), parts)
 
 
 def comparison(**rows):

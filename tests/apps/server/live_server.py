@@ -83,8 +83,7 @@ def live_server(
     speaker = Speaker(synthesizer, max_waiting, queue_seconds, warm="none")
     speakers = {name: one.language for name, one in read_speakers(run).items()}
     synthesizer.folder = run
-    book = VoiceBook(synthesizer, speakers, voices)
-    parts = speaker, book, ServerSettings("tiny", **settings)
+    parts = speaker, VoiceBook(synthesizer, speakers, voices), ServerSettings("tiny", **settings)
     serving = Serving(make_app(*parts), speaker, most, 10, beside(*parts))
     listener = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=serving.run, args=([listener],), name="serving")
