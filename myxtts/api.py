@@ -178,7 +178,8 @@ def plan(
     if show:
         show(report)
     if time:
-        found = "the model is not on this machine" if name and not source else _seconds(asked, start)
+        is_on_hub = name and name.startswith("hf://")  # trial steps might download a newer model
+        found = "--init-from is not a folder: give one in HF_HOME/myxtts" if is_on_hub else _seconds(asked, start)
         report |= dict(seconds={}, not_timed=found) if isinstance(found, str) else dict(seconds=found)
     return report
 
@@ -273,7 +274,8 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
             values = without_adapted(read_config(Path(training.checkpoint_dir)).to_dict())
             # Paths, devices and stages come from this call.
             values["data"] |= {name: getattr(own.data, name) for name in (*PATHS, "data_gpu", "model_gpu")}
-            here = ["checkpoint_dir", "workers", "worker_index", "stage"] + ["tune"] * bool(training.init_from)
+            has_tune = training.init_from or training.stage == "dvae"
+            here = ["checkpoint_dir", "workers", "worker_index", "stage"] + ["tune"] * bool(has_tune)
             values["training"] |= {name: getattr(training, name) for name in here}
             if training.reset_training and named.get("model_size") not in (None, values["model"]["size"]):
                 del values["model"]

@@ -151,8 +151,7 @@ class Profile:
     @property
     def efficiency(self):
         """Overlap efficiency: the longer of data work and training, divided by the step time. 1 or more is ideal."""
-        train = self.phases["train"]
-        return 1e3 * max(sum(self.phases.values()) - train, train) / self.timing["avg_ms"]
+        return 1e3 * max(sum(self.phases.values()) - self.phases["train"], self.phases["train"]) / self.timing["avg_ms"]
 
     @property
     def is_possible(self):

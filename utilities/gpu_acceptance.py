@@ -131,11 +131,12 @@ def _soaked(flags, folder, seconds):
 
     command = [sys.executable, str(ROOT / "train_main.py"), *flags, "--sample-every", "0", "--max-steps", "1000000"]
     with open(folder / "log", "w") as log:
-        process = psutil.Popen([*command, "--checkpoint-dir", str(folder / "run")], stdout=log, stderr=log)
+        process = subprocess.Popen([*command, "--checkpoint-dir", str(folder / "run")], stdout=log, stderr=log)
     began, states, metrics = time.monotonic(), [], folder / "run" / "metrics.jsonl"
+    watched = psutil.Process(process.pid)
     while process.poll() is None and time.monotonic() - began < seconds:
         if metrics.exists():
-            states.append((process.memory_info().rss / 2**20, process.num_threads()))
+            states.append((watched.memory_info().rss / 2**20, watched.num_threads()))
         time.sleep(min(1.0, seconds / 30))
     took = time.monotonic() - began
     process.send_signal(signal.SIGINT)

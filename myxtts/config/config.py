@@ -223,7 +223,7 @@ def without_adapted(values: dict) -> dict:
     sections = [(DataConfig, values.get("data"))] + [(one.settings, stages.get(one.name)) for one in STAGES.values()]
     for cls, own in sections:
         for one in fields(cls) if isinstance(own, dict) else ():
-            if isinstance(one.default, Default) and own.get(one.name) == one.default:
+            if isinstance(one.default, Default) and type(own.get(one.name)) is int and own[one.name] == one.default:
                 del own[one.name]
     return values
 

@@ -180,8 +180,7 @@ def split_by_hash(utterances: Sequence, share: float, trained: Set[int] = frozen
     ranks = sorted(set(hashes) - trained)
     chosen = set(ranks[: min(max(sum(rank / 2**64 < share for rank in ranks), 1), len(utterances) - 1)])
     train = tuple(one for one, rank in zip(utterances, hashes) if rank not in chosen)
-    validation = tuple(one for one, rank in zip(utterances, hashes) if rank in chosen)
-    return train, validation
+    return train, tuple(one for one, rank in zip(utterances, hashes) if rank in chosen)
 
 
 def find_leakage(train: Sequence[Utterance], validation: Sequence[Utterance]) -> str:

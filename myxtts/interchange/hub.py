@@ -106,8 +106,8 @@ def downloaded(source: str) -> Path | None:
     """Returns the newest folder that `local_folder` has made of a hub model, or None. Does not use the network."""
     repository, revision = parse_hub_name(source)
     with suppress(HubError):  # huggingface_hub is not installed
-        folders = Path(import_hub().constants.HF_HOME, "myxtts", repository.replace("/", "--")).glob("*/config.json")
-        found = [path for path in folders if revision in ("main", path.parent.name)]
+        home = Path(import_hub().constants.HF_HOME, "myxtts", repository.replace("/", "--"))
+        found = [path for path in home.glob("[!.]*/config.json") if revision in ("main", path.parent.name)]
         return max(found, key=lambda path: path.stat().st_mtime).parent if found else None
 
 

@@ -45,8 +45,7 @@ class BatchNormalization(Layer):
             for variable, old, new in zip((self.moving_mean, self.moving_variance), moving, (mean, variance)):
                 variable.assign(old * self.momentum + new * (1.0 - self.momentum))
         scale, shift = (ops.convert_to_tensor(value) for value in (self.gamma, self.beta))
-        normalized = ops.batch_normalization(x, mean, variance, -1, shift, scale, self.epsilon)
-        return ops.cast(normalized, self.compute_dtype)
+        return ops.cast(ops.batch_normalization(x, mean, variance, -1, shift, scale, self.epsilon), self.compute_dtype)
 
     def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the mean `(C,)` and the variance `(C,)` of the channels of `x` `(..., C)` float32, over all replicas.
@@ -168,8 +167,7 @@ class SpeakerEncoder(Layer):
         _, _, num_bands, num_channels = x.shape
         x = ops.reshape(ops.transpose(x, (0, 1, 3, 2)), (-1, ops.shape(x)[1], num_channels * num_bands))
         embedding = ops.cast(self.project(self.pooling(x, training=training)), "float32")
-        norm = ops.sqrt(ops.sum(ops.square(embedding), axis=-1, keepdims=True))
-        return embedding / ops.maximum(norm, 1e-12)
+        return embedding / ops.maximum(ops.sqrt(ops.sum(ops.square(embedding), axis=-1, keepdims=True)), 1e-12)
 
 
 def make_speaker_encoder(config: ModelConfig, **kwargs) -> SpeakerEncoder:
@@ -203,7 +201,6 @@ class AngularMarginClassifier(Layer):
         # The gradient of the root is infinite at zero.
         sine = ops.sqrt(ops.maximum(1.0 - ops.square(cosine), 1e-7))
         moved = cosine * math.cos(self.margin) - sine * math.sin(self.margin)
-        far = cosine - self.margin * math.sin(self.margin)
-        target = ops.where(cosine > -math.cos(self.margin), moved, far)
+        target = ops.where(cosine > -math.cos(self.margin), moved, cosine - self.margin * math.sin(self.margin))
         right = ops.one_hot(classes, self.num_classes, dtype="float32")
         return ops.where(ops.cast(active, "bool")[None], self.scale * (right * target + (1.0 - right) * cosine), -1e9)

@@ -25,7 +25,7 @@ from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
-from myxtts.storage.speakers import SPEAKER_CLIPS
+from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import Callback, MetricsWriter
@@ -108,6 +108,8 @@ def open_run(
         trained = [name for name in stores_in(home) if name in reset]
         kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]
         aside = set_aside(home, (*reset, *RUN_FILES), kept)
+        if "speaker" not in reset and (voices := aside / SPEAKERS_FILE).is_file():  # the decoder does not change them
+            shutil.copyfile(voices, home / SPEAKERS_FILE)
         for stage in trained:
             notify("on_set_aside", stage, aside / stage)
     dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))

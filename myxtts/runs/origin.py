@@ -55,7 +55,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         _refuse_other_origin(config)
     elif began is not None and began.training.init_from and config.training.tune in ((), began.training.tune):
         resets, keeps_gpt = {*training.resets}, "gpt" not in training.resets
-        there = _startable(began) if keeps_gpt or not source else {}
+        there = _startable(began) if keeps_gpt or source in (None, began.training.init_from) else {}
         if keeps_gpt or "gpt" in there:
             tuned = {*(began.training.tune or ("gpt",)), training.stage} - (resets - there.keys())
             config = _with_tune(_continued(config, began), tuned or ("gpt",))
@@ -66,7 +66,8 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         return config, began
     if not config.training.tune:
         tunes_all = is_base(source) and training.stage == "all" and not training.gpt.lora_rank
-        config = _with_tune(config, TUNABLE if tunes_all else tuned_stages(config))
+        tuned = TUNABLE if tunes_all else tuned_stages(config)
+        config = _with_tune(config, tuned if tuned != ["dvae"] else ())
     return adopt(config), began
 
 
@@ -119,7 +120,8 @@ def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
     the stages whose copies are damaged, which are renamed. A reset that keeps the GPT never copies its named stage."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
     others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
-    is_copied = lambda name: is_new or any((home / name).glob("*step_00000000*"))
+    has = lambda name, pattern: any((home / name).glob(pattern))
+    is_copied = lambda name: is_new or has(name, "*step_00000000*") and not has(name, "*step_*[1-9]*")
     newest = lambda name: CheckpointStore(home / name).newest_sound(logger.warning)
     lacks = lambda name: name in resets or (is_copied(name) and newest(name) is None)
     return [one for one in STAGES if one not in others and lacks(one) and one in run_folder.stores_in(_source(config))]

@@ -95,7 +95,7 @@ def check_tuning(training: TrainingConfig) -> None:
     """Raises `ConfigError` if --tune is invalid for a new run, or --tune or --lora-rank lacks --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
-    require("dvae" not in tune or len(tune) == len(TUNABLE), TUNE, "without dvae, or all stages", given, hint)
+    require("dvae" not in tune or {*tune, *training.leave_out} >= {*TUNABLE}, TUNE, "without dvae, or all", given, hint)
     require(not tune or stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
     rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
     require("gpt" in tune or not (tune and rank), TUNE, rule, given)

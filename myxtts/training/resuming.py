@@ -292,7 +292,7 @@ class Checkpointer:
             self.state.record = checked_record(record, self.state.position, where)
         self.stage.assign_weights({name: store.open(step, name) for name in self.stage.weight_files()}, where)
         assign_by_name(self.train_step.state_variables, store.open(step, "optimizer"), where)
-        if (saved.get("switches") or {}).get("precision") != self.trainer.switches.precision:
+        if (before := (saved.get("switches") or {}).get("precision")) and before != self.trainer.switches.precision:
             for rule in self.train_step.rules:
                 rule.loss_scale.assign(rule.first_loss_scale)
         self.train_step.restart_averages()

@@ -256,8 +256,7 @@ def _add_pair(reading, place, audio, transcript, name):
             detail = f"{name_of_text} has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
             raise ClipRefused("unreadable text", detail)
         reading.note("Two numbers a line are read as text in ", name_of_text)
-    cells = {"id": audio.name, "text": " ".join(text.split())}
-    reading.add(place, cells, None, (audio.parent,), name=name)
+    reading.add(place, {"id": audio.name, "text": " ".join(text.split())}, None, (audio.parent,), name=name)
 
 
 def _are_labels(rows):

@@ -115,8 +115,7 @@ class DVAEPreparation(Preparation):
         wav, wav_lengths, change = self.change_voice(batch, position)
         mel = self.log_mel(self.mel, wav, change)
         frames = tf.shape(mel)[1] // MEL_FRAMES_PER_CODE * MEL_FRAMES_PER_CODE
-        lengths = tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames)
-        return DVAEBatch(batch.index, mel[:, :frames], lengths)
+        return DVAEBatch(batch.index, mel[:, :frames], tf.minimum(-(-wav_lengths // self.mel.spec.hop_length), frames))
 
 
 def sample_of_all(vectors: tf.Tensor, number: int, seed: tf.Tensor) -> tf.Tensor:
