@@ -95,8 +95,7 @@ def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
         notes = []
         for name in dict.fromkeys(re.findall("--[a-z][a-z0-9-]+", str(error))):
             if name in settings_of:
-                argument = f"{name} is {name[2:].replace('-', '_')}="
-                notes.append(" or the setting ".join([argument, *settings_of[name]]))
+                notes.append(" or the setting ".join([f"{name} is {name[2:].replace('-', '_')}=", *settings_of[name]]))
         if notes:
             error.add_note(f"From Python: {'; '.join(notes).replace(' stage.', ' training.STAGE.')}.")
         raise
@@ -168,7 +167,7 @@ def plan(
         config = with_shape(config, source)
         text_tokens = max(text_tokens, source.model.num_text_tokens)
     elif name:
-        say(f"{name} is not downloaded, so the plan is for --model-size {config.model.size}; XTTS v2 has size big.")
+        say(f"Models of the hub are not read, so the plan is for --model-size {config.model.size} (XTTS v2: big).")
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     pair = config.data.data_gpu, config.data.model_gpu
@@ -178,8 +177,8 @@ def plan(
     if show:
         show(report)
     if time:
-        is_on_hub = name and name.startswith("hf://")  # trial steps might download a newer model
-        found = "--init-from is not a folder: give one in HF_HOME/myxtts" if is_on_hub else _seconds(asked, start)
+        on_hub = "--init-from names a model of the hub: give its folder in HF_HOME/myxtts"
+        found = on_hub if name and not source else _seconds(asked, start)
         report |= dict(seconds={}, not_timed=found) if isinstance(found, str) else dict(seconds=found)
     return report
 
@@ -317,7 +316,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 
 
 def _config_of_source(source, requested):
-    """Returns the settings of the model `source` (the value of --init-from), or None if it is not downloaded.
+    """Returns the settings of the model `source` (the value of --init-from), or None if the model is on the hub.
 
     Raises `ConfigError` if `requested` (the value of --model-size) is not None and differs from the model's size.
     """
@@ -325,8 +324,7 @@ def _config_of_source(source, requested):
     from myxtts.storage.run_folder import read_config
 
     hub.check_model(source, "--init-from")
-    folder = hub.downloaded(source) if hub.is_hub_name(source) else hub.local_folder(source)
-    brought = read_config(folder) if folder else None
+    brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
         fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
         raise ConfigError(f"{fault}. Leave out --model-size, which comes with the model.")

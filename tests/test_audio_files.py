@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import struct
 import wave
 
@@ -10,7 +11,7 @@ import pytest
 import soundfile
 from tiny import voiced
 
-from myxtts.audio import files
+from myxtts.audio import encoding, files
 from myxtts.audio.encoding import OPEN_FORMATS, SoundEncoder, write_audio
 from myxtts.audio.files import AudioError, load_samples, read_audio
 from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE
@@ -310,3 +311,10 @@ def test_joined_ogg_files_are_refused_even_if_the_first_is_cut(tmp_path):
     whole = path.read_bytes()
     path.write_bytes(whole[: whole.rindex(b"OggS")] + whole)
     assert refusal(path) == "unsupported"
+
+
+def test_ctrl_c_while_a_file_is_written_comes_after_the_write(tmp_path, monkeypatch):
+    write, interrupt = encoding._Disk.write, lambda content: len(content) > 99 and signal.raise_signal(signal.SIGINT)
+    monkeypatch.setattr(encoding._Disk, "write", lambda disk, content: interrupt(content) or write(disk, content))
+    with pytest.raises(KeyboardInterrupt):
+        write_audio(tmp_path / "a.wav", voice(), 22050)

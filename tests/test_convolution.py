@@ -53,8 +53,7 @@ def test_gradient_of_a_strided_convolution_of_one_tap_is_right_and_avoids_the_op
 ):
     layer, draw = kind(3, 4, kernel_size=1, stride=2), np.random.default_rng(0)
     x = draw.standard_normal((2, *(length,) * rank, 3)).astype("float32")
-    half = (length + 1) // 2
-    weights = draw.standard_normal((2, *(half,) * rank, 4)).astype("float32")
+    weights = draw.standard_normal((2, *((length + 1) // 2,) * rank, 4)).astype("float32")
 
     @tf.function
     def gradients(x):

@@ -138,8 +138,7 @@ def text_files(root):
 
 
 def speaker_folders(root):
-    first = ljspeech(root / "Ann")[0]
-    return [("Ann/a", *first[1:]), ("Bob/a", *text_files(root / "Bob")[0][1:])]
+    return [("Ann/a", *ljspeech(root / "Ann")[0][1:]), ("Bob/a", *text_files(root / "Bob")[0][1:])]
 
 
 MAKERS = finetune_webui, common_voice, audiofolder, header, kaldi, vctk, ljspeech, text_files, libritts, librispeech
@@ -349,5 +348,5 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
 def test_saved_data_sets_without_their_library_get_an_error_message(tmp_path, monkeypatch):
     text(tmp_path / "state.json", "{}")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match="saved by the library datasets.*pip install datasets"):
+    with pytest.raises(UserError, match="saved by the library datasets.*myxtts.datasets"):
         load_corpus(tmp_path)

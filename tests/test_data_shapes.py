@@ -62,8 +62,7 @@ def two_lists(line, head, names, where="."):
     def make(root):
         audio(root / where)
         for name, part in zip(names, (slice(0, 4), slice(4, 6))):
-            lines = rows(line).splitlines(keepends=True)[part]
-            text(root / name, "".join([head, *lines]))
+            text(root / name, "".join([head, *rows(line).splitlines(keepends=True)[part]]))
         return root
 
     return make

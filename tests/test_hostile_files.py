@@ -135,8 +135,7 @@ def test_aliases_that_people_write_are_read(tmp_path):
 def test_file_that_is_not_regular_is_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe.yaml", "zero.yaml", "pipe.json"):
-        target = "/dev/zero" if name.startswith("zero") else tmp_path / "pipe"
-        (tmp_path / name).symlink_to(target)
+        (tmp_path / name).symlink_to("/dev/zero" if name.startswith("zero") else tmp_path / "pipe")
         assert "not a regular file" in refusal(tmp_path / name)
     (tmp_path / "run.yaml").write_text("include: pipe\n")
     with pytest.raises(ConfigError, match="not a regular file"):

@@ -84,8 +84,7 @@ def test_layer_keeps_the_promises_of_all_layers(name):
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
-    ones = np.ones((200, 200), "float32")
-    dropped = to_numpy(Dropout(0.2)(ones, seed=SEED))
+    dropped = to_numpy(Dropout(0.2)(np.ones((200, 200), "float32"), seed=SEED))
     assert np.mean(dropped == 0) == pytest.approx(0.2, abs=0.02)
     assert dropped.mean() == pytest.approx(1.0, abs=0.02)
 

@@ -93,8 +93,7 @@ def codes_by_numpy(logits, sampling, seen, noise):
         if sampling.temperature > 1e-6:
             values = values / np.float32(sampling.temperature)
             kept = list(kept_by_numpy(values.astype("float64"), 1.0, sampling.top_k, sampling.top_p))
-            lowest = min(values[kept])
-            filtered[row] = np.where(values >= lowest, values, HIDDEN)
+            filtered[row] = np.where(values >= min(values[kept]), values, HIDDEN)
     if sampling.temperature < 1e-6:
         return best
     return (filtered + noise).argmax(axis=1).tolist()

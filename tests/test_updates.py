@@ -90,8 +90,7 @@ def numpy_pair(steps, rate):
         real, false = rows @ weight - 1, made @ weight
         of_weight.append(clipped(2 * (real @ rows + false @ made) / len(rows))[0])
         weight = numpy_adamw(np.array([0.3, -0.2]), of_weight, [rate] * step, 0.0, SETTINGS.betas)
-        score = (0.5 * rows + shift) @ weight - 1
-        gradient, norm = clipped(2 * score.mean() * weight)
+        gradient, norm = clipped(2 * ((0.5 * rows + shift) @ weight - 1).mean() * weight)
         of_shift.append(gradient)
         shift = numpy_adamw(np.zeros(2), of_shift, [rate] * step, 0.0, SETTINGS.betas)
     return shift, weight, norm

@@ -1,8 +1,10 @@
 """Writing audio files, and encoding audio while it is generated."""
 
 import io
+import signal
 import struct
-from contextlib import closing
+import threading
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,21 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
     with write_whole(path) as temporary, closing(AudioFile(temporary, path, sample_rate, from_rate)) as file:
         file.write(samples)
+
+
+@contextmanager
+def _uninterrupted():
+    """Postpones Ctrl-C and SIGTERM during a `with` block: cffi discards exceptions that are raised in its callbacks."""
+    waiting, is_main = [], threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()  # other threads are not interrupted
+    before = {number: signal.signal(number, lambda *received: waiting.append(received)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        for number, _ in waiting[:1]:
+            signal.raise_signal(number)
 
 
 class _Disk:
@@ -97,14 +114,15 @@ class AudioFile:
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
         # Rounding is done here, because libsndfile rounds a few samples differently.
         samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
-        for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
-            self._file.write(samples[first : first + _BLOCK_SAMPLES])
+        with _uninterrupted():
+            for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
+                self._file.write(samples[first : first + _BLOCK_SAMPLES])
         self.num_samples += len(samples)
         self._disk.check()
 
     def close(self) -> None:
         """Writes the samples that the resampler still contains, and closes the file."""
-        with closing(self._disk), closing(self._file):
+        with _uninterrupted(), closing(self._disk), closing(self._file):
             self.write(np.zeros(0, np.float32), last=True)
         self._disk.check()
 
@@ -152,7 +170,8 @@ class SoundEncoder:
         if self._resampler:
             samples = self._resampler.resample_chunk(samples, last=last)
         if self._file:
-            self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
+            with _uninterrupted():
+                self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
         else:
             self._buffer.write(to_int16(samples).tobytes())
         return self._new() if self.is_open else b""
@@ -161,7 +180,8 @@ class SoundEncoder:
         """Finishes the file. If `is_open`, returns the bytes that `add` has not returned; otherwise the whole file."""
         content = self.add(np.zeros(0, np.float32), last=True)
         if self._file:
-            self._file.close()
+            with _uninterrupted():
+                self._file.close()
         return content + self._new()
 
     def _new(self):

@@ -230,5 +230,4 @@ def _os_errors(path) -> Iterator[None]:
         raise UserError(f"{path} is on storage that this TensorFlow cannot read. {hint}.") from error
     except tf.errors.OpError as error:
         numbers = {tf.errors.NOT_FOUND: errno.ENOENT, tf.errors.RESOURCE_EXHAUSTED: errno.ENOSPC}
-        number = numbers.get(error.error_code, errno.EIO)
-        raise OSError(number, error.message.partition("\n")[0], str(path)) from error
+        raise OSError(numbers.get(error.error_code, errno.EIO), error.message.partition("\n")[0], str(path)) from error

@@ -259,6 +259,5 @@ def word_times(
     pauses = [*(0.0 if is_pronounced(word) else COMMA_PAUSE for word in words[:-1]), 0.0]
     lengths = np.array([[length(word) + WORD_GAP, pause] for word, pause in zip(words, pauses)]).ravel()
     shares = np.concatenate([[0.0], np.cumsum(lengths)]) / lengths.sum()
-    times = np.interp(shares, [0, 1], [loud[0], loud[-1] + size / sample_rate])
-    rounded = np.round(start_seconds + times, 3).tolist()
+    rounded = np.round(start_seconds + np.interp(shares, [0, 1], [loud[0], loud[-1] + size / sample_rate]), 3).tolist()
     return [Word(*one) for one in zip(words, rounded[0::2], rounded[1::2])]

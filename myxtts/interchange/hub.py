@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -100,15 +100,6 @@ def local_folder(
             make_once(home, lambda: _make_folder(source, Path(snapshot), home))
         _FOUND[source] = home
     return _FOUND[source]
-
-
-def downloaded(source: str) -> Path | None:
-    """Returns the newest folder that `local_folder` has made of a hub model, or None. Does not use the network."""
-    repository, revision = parse_hub_name(source)
-    with suppress(HubError):  # huggingface_hub is not installed
-        home = Path(import_hub().constants.HF_HOME, "myxtts", repository.replace("/", "--"))
-        found = [path for path in home.glob("[!.]*/config.json") if revision in ("main", path.parent.name)]
-        return max(found, key=lambda path: path.stat().st_mtime).parent if found else None
 
 
 @contextmanager

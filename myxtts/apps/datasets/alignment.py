@@ -122,8 +122,7 @@ def _links(starts, ends, pieces):
         if is_held.any():
             held = np.flatnonzero(is_held)
             links[i] = first + int(held[0]), first + int(held[-1]) + 1
-        is_touched = (around > 0.3) | (inside >= 0.25 * whole)
-        touches += [(i, first + int(k)) for k in np.flatnonzero(is_touched)]
+        touches += [(i, first + int(k)) for k in np.flatnonzero((around > 0.3) | (inside >= 0.25 * whole))]
     return links, touches
 
 

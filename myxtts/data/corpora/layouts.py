@@ -78,8 +78,7 @@ def _extract(audio, path):
 def _with_language(reading, place):
     """Returns `place` with the language from xtts-finetune-webui's `lang.txt`, or unchanged if it names none."""
     path = place.path / "lang.txt"
-    is_there = reading.folder.has(place.path, path.name)
-    code = to_code(reading.folder.read_text(path, 100).strip()) if is_there else ""
+    code = to_code(reading.folder.read_text(path, 100).strip()) if reading.folder.has(place.path, path.name) else ""
     return place._replace(language=code) if code in LANGUAGES else place
 
 

@@ -59,8 +59,7 @@ def _fields(value):
 
 def _count(pattern, names):
     """Returns the number of layers: the highest index that `pattern` captures in `names`, plus 1; 0 without a match."""
-    found = (re.match(pattern, name) for name in names)
-    return 1 + max((int(match.group(1)) for match in found if match), default=-1)
+    return 1 + max((int(found[1]) for name in names if (found := re.match(pattern, name))), default=-1)
 
 
 def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenizer: XTTSTokenizer) -> ModelConfig:

@@ -73,7 +73,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     seen = graph.input("seen", np.bool_, "rows", num)
     names = "temperature", "top_p", "repetition_penalty"
     temperature, top_p, penalty = (graph.input(name, np.float32, "rows", 1) for name in names)
-    top_k = graph.input("top_k", np.int32, "rows", 1)
+    top_k = graph.input("top_k", np.int32, "rows", 1).cast(np.int64)
 
     logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
     penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
@@ -82,9 +82,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     # From here to `filtered`, as in `models.gpt.filter_logits`.
     scores = logits / graph.op("Where", is_greedy, 1.0, temperature)
     descending, _ = graph.op("TopK", scores, [num], outputs=2, axis=-1, largest=1, sorted=1)
-    top_k = top_k.cast(np.int64)
-    num_best = graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
-    is_among_best = graph.constant(np.arange(num)[None]) < num_best
+    is_among_best = graph.constant(np.arange(num)[None]) < graph.op("Where", graph.op("Greater", top_k, 0), top_k, num)
     kth = graph.op("ReduceMin", graph.op("Where", is_among_best, descending, -HIDDEN), [-1], keepdims=1)
     scores = graph.op("Where", scores < kth, HIDDEN, scores)
     descending = graph.op("Where", descending < kth, HIDDEN, descending)

@@ -105,8 +105,7 @@ def _choose_xla(device, before, requested, deterministic, steps_per_shape):
     if requested["gradient_checkpointing"][0]:
         return True, "it needs less memory"
     known = f"{steps_per_shape:,.0f} steps per batch shape" if steps_per_shape else "--max-steps is not set"
-    reason = f"{known}; compiling a shape pays off after {STEPS_PER_PROGRAM} steps"
-    return steps_per_shape >= STEPS_PER_PROGRAM, reason
+    return steps_per_shape >= STEPS_PER_PROGRAM, f"{known}; compiling a shape pays off after {STEPS_PER_PROGRAM} steps"
 
 
 def xla_refusal(device: str) -> str | None:

@@ -94,8 +94,7 @@ class SpeakerStage(Stage):
         """Returns the `eer` over clip pairs with at least one held-out speaker (all pairs if none is held out)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
-        held_out = ~active[np.maximum(speakers, 0)]
-        same, different = verification_scores(vectors, speakers, held_out | active.all())
+        same, different = verification_scores(vectors, speakers, (~active[np.maximum(speakers, 0)]) | active.all())
         return {"eer": equal_error_rate(same, different)} if len(same) and len(different) else {}
 
     def helpers(self):
