@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     "apps/datasets": 1685,
     "apps/evaluation": 995,
-    "apps/server": 1600,
+    "apps/server": 1602,
     "apps/studio": 1750,
     "audio": 932,
     "bundled": 5,
@@ -19,7 +19,7 @@ BUDGETS = {
     "distributed": 455,
     "hearing": 725,
     "inference": 1954,
-    "interchange": 2780,
+    "interchange": 2778,
     "memory": 580,
     "models": 1838,
     "runs": 2465,

@@ -157,7 +157,7 @@ class Profile:
     def is_possible(self):
         """Whether no phase alone takes longer than a step. Reading, preparing (with transfer) and training overlap."""
         preparing = self.phases["preprocess"] + self.phases["transfer"]
-        return 1e3 * max(self.phases["load"], preparing, self.phases["train"]) < 1.005 * self.timing["avg_ms"]
+        return bool(1e3 * max(self.phases["load"], preparing, self.phases["train"]) < 1.005 * self.timing["avg_ms"])
 
     @property
     def speedup(self):

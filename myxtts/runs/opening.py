@@ -105,16 +105,14 @@ def open_run(
         return dataset, works
     parts = source_parts(dataset.config, taken) if training.init_from else {}
     if reset and holds_run(home):
-        trained = [name for name in stores_in(home) if name in reset]
         kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]
         aside = set_aside(home, (*reset, *RUN_FILES), kept)
         if "speaker" not in reset and (voices := aside / SPEAKERS_FILE).is_file():  # the decoder does not change them
             shutil.copyfile(voices, home / SPEAKERS_FILE)
-        for stage in trained:
+        for stage in [name for name in stores_in(aside) if name in reset]:
             notify("on_set_aside", stage, aside / stage)
     dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
-    if training.init_from:
-        bring_in(dataset.config, parts, is_created)
+    bring_in(dataset.config, parts, is_created)
     write_settings(dataset)
     return dataset, works
 

@@ -85,7 +85,7 @@ def test_streamed_text_is_split_like_a_whole_text(row, hidden):
     language, *sentences = row.split(" | ")
     text, said = ("" if language in ("zh-cn", "am") else " ").join(sentences), []
     book = Mock(**{"model.tokenizer.languages": [language], "find.return_value.language": language})
-    settings = Mock(language=None, max_characters=max(map(len, (*sentences, *HIDDEN[1:]))) + 2)
+    settings = Mock(language=None, max_characters=max(map(len, (*sentences, *HIDDEN[1:]))) + 20)
     server = wyoming_protocol._Conversation(Mock(), Mock(drain=AsyncMock()), None, book, settings)
     server._speak = lambda text, *_: asyncio.sleep(0, said.append(text))
     with asyncio.Runner() as runner:
