@@ -177,8 +177,7 @@ def plan(
     if show:
         show(report)
     if time:
-        on_hub = "--init-from names a model of the hub: give its folder in HF_HOME/myxtts"
-        found = on_hub if name and not source else _seconds(asked, start)
+        found = "the model is on the hub: give its folder" if name and not source else _seconds(asked, start)
         report |= dict(seconds={}, not_timed=found) if isinstance(found, str) else dict(seconds=found)
     return report
 

@@ -226,6 +226,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
     alone = lambda f: (f"{f['speedup']:.2f} x the phases one by one", "GPU" in f["devices"] and f["speedup"] >= 0.95)
     faster = lambda f: _ratio(_rate(f), "step_ms" in dual and _rate(dual), lambda ratio: ratio >= 2.0)
     smaller = lambda f: _ratio(f.get("peak_memory_mb"), dual.get("peak_memory_mb"), lambda ratio: ratio <= 0.5)
+    fits = lambda f: (_short(f), (f.get("peak_memory_mb") or 0.0) <= 24 * 1024)
     overlap = "dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)"
     rows = [
         _judged("model GPU utilisation at least 80 % (stretch 90 %)", dual, lambda f: _utilization(f, -1, 80)),
@@ -235,7 +236,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
         _judged("single-GPU mode: the pipeline costs no time", of("profile", "single"), alone),
         _judged("all training optimisations, against none: 2 x speed", everything, faster),
         _judged("all training optimisations, against none: half the memory", everything, smaller),
-        *(_judged(f"batch {n} fits in memory", of("batch", str(n)), lambda f: (_short(f), True)) for n in BATCHES),
+        *(_judged(f"batch {n} runs in 24 GB", of("batch", str(n)), fits) for n in BATCHES),
     ]
     if is_virtual:
         rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]

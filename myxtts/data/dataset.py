@@ -106,8 +106,7 @@ class SpeechDataset:
         settings = self.config.stage(stage).batch_size, data.num_buckets, self.config.training.seed
         more = dict(extra_samples=MAX_SHIFT_SAMPLES * data.augment, start=self.starts.get(stage, EpochStart()))
         if data.static_shapes:
-            longest = min(self.config.max_samples, max(lengths))
-            strides = -(-longest // CODE_STRIDE_SAMPLES) + data.augment
+            strides = -(-min(self.config.max_samples, max(lengths)) // CODE_STRIDE_SAMPLES) + data.augment
             frames = None if crop else data.max_mel_frames
             more["fixed_samples"] = strides * CODE_STRIDE_SAMPLES if frames is None else frames * MEL_HOP_SAMPLES
             more["fixed_tokens"] = data.max_text_length

@@ -112,8 +112,7 @@ class DVector:
         audio = at_rate(samples, sample_rate)
         level = 10 * np.log10(np.mean(audio.astype(np.float64) ** 2) + 1e-12)
         audio = audio * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # amplify quiet recordings to -30 dB
-        end = max(1, len(audio) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES)
-        starts = np.arange(0, end, PART_STEP_FRAMES)
+        starts = np.arange(0, max(1, len(audio) // HOP_SAMPLES + 2 - PART_FRAMES + PART_STEP_FRAMES), PART_STEP_FRAMES)
         if len(starts) > 1 and len(audio) / HOP_SAMPLES - starts[-1] < 0.75 * PART_FRAMES:
             starts = starts[:-1]  # over a quarter of the last segment would be padding
         audio = np.pad(audio, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(audio))))

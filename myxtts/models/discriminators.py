@@ -25,7 +25,8 @@ def short_time_spectrum(wav: Tensor, n_fft: int) -> tuple[Tensor, Tensor]:
     window = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)).astype("float32")
     start, end = ops.flip(wav[:, 1 : margin + 1], axis=1), ops.flip(wav[:, -margin - 1 : -1], axis=1)
     blocks = ops.reshape(ops.concatenate([start, wav, end], axis=1), (ops.shape(wav)[0], -1, hop))
-    frames = ops.concatenate([blocks[:, i : i + ops.shape(blocks)[1] - 3] for i in range(4)], axis=-1)
+    num_frames = ops.shape(blocks)[1] - 3
+    frames = ops.concatenate([blocks[:, i : i + num_frames] for i in range(4)], axis=-1)
     return ops.rfft(frames * window, fft_length=n_fft)
 
 

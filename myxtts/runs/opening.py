@@ -19,13 +19,13 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.distributed.workers import Workers
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.models.xtts import PARTS, XTTS
+from myxtts.runs import origin
 from myxtts.runs.agenda import StageWork, find_needs, make_agenda, try_run
-from myxtts.runs.origin import bring_in, settle_origin, source_parts, taken_parts, tuned_stages, with_absolute_paths
 from myxtts.runs.samples import Copier, SampleSpeaker, SpeechJudge
 from myxtts.runs.setup import holds_run
 from myxtts.storage.files import digest_file, write_json
 from myxtts.storage.run_folder import RUN_FILES, VOCABULARY, set_aside, shape_settings, stores_in
-from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
+from myxtts.storage.speakers import SPEAKER_CLIPS
 from myxtts.training.resuming import data_digest, load_foundations
 from myxtts.training.stage_trainer import StageTrainer
 from myxtts.training.watching.callbacks import Callback, MetricsWriter
@@ -73,7 +73,7 @@ def open_run(
     Raises `UserError` if the folder has a different run, the model in --init-from lacks a part, the recordings are
     unusable, or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
     """
-    config, began = settle_origin(config)
+    config, began = origin.settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
     if began is None and not is_plan and not holds_run(home) and (home / "config.json").is_file():
         shutil.rmtree(home / SPEAKER_CLIPS, ignore_errors=True)  # perhaps of other recordings, as the vocabulary
@@ -81,12 +81,12 @@ def open_run(
             (home / VOCABULARY).unlink(missing_ok=True)
     dataset = SpeechDataset.open(config, lambda done, total: notify("on_inspection", done, total), not is_plan)
     reset = training.resets
-    is_created = bool(training.init_from) and (began is None or not {*reset}.isdisjoint(tuned_stages(config)))
+    is_created = bool(training.init_from) and (began is None or not {*reset}.isdisjoint(origin.tuned_stages(config)))
     if began is not None:
         check_same_model(began.model, dataset.config, reset)
-    if training.init_from and not is_created and (damaged := taken_parts(config, False)):
-        bring_in(dataset.config, source_parts(dataset.config, damaged), False)  # later stages know their digests
-    taken = taken_parts(config) if is_created else []
+    if training.init_from and not is_created and (damaged := origin.taken_parts(config, False)):
+        origin.bring_in(dataset.config, origin.source_parts(dataset.config, damaged), False)  # the agenda reads them
+    taken = origin.taken_parts(config) if is_created else []
     works = make_agenda(dataset.config, dataset, reset, taken)
     notify("on_agenda", works)
     sizes = [config.stage(work.stage).batch_size * training.gradient_accumulation for work in works if work.trains]
@@ -103,16 +103,16 @@ def open_run(
         notify("on_trial", times)
     if is_plan:
         return dataset, works
-    parts = source_parts(dataset.config, taken) if training.init_from else {}
+    parts = origin.source_parts(dataset.config, taken) if training.init_from else {}
     if reset and holds_run(home):
         kept = [name for name in STAGES if name not in reset and (home / name).is_dir()]
         aside = set_aside(home, (*reset, *RUN_FILES), kept)
-        if "speaker" not in reset and (voices := aside / SPEAKERS_FILE).is_file():  # the decoder does not change them
-            shutil.copyfile(voices, home / SPEAKERS_FILE)
+        if "speaker" not in reset:  # a decoder does not change the voices
+            origin.copy_voices(aside, home)
         for stage in [name for name in stores_in(aside) if name in reset]:
             notify("on_set_aside", stage, aside / stage)
     dataset.config = replace(dataset.config, training=replace(dataset.config.training, reset_training=False))
-    bring_in(dataset.config, parts, is_created)
+    origin.bring_in(dataset.config, parts, is_created)
     write_settings(dataset)
     return dataset, works
 
@@ -121,7 +121,7 @@ def write_settings(dataset: SpeechDataset) -> None:
     """Writes `config.json` without workers, the vocabulary, and recordings of training speakers to the run's folder."""
     training = replace(dataset.config.training, workers=(), worker_index=0)
     config, home = replace(dataset.config, training=training), Path(training.checkpoint_dir)
-    write_json(home / "config.json", with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())
+    write_json(home / "config.json", origin.with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())
     dataset.tokenizer.save(home / VOCABULARY)  # after the settings, by which the next start knows whose it is
     keep_speakers(home, dataset.train)
 

@@ -66,8 +66,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
         return config, began
     if not config.training.tune:
         tunes_all = is_base(source) and training.stage == "all" and not training.gpt.lora_rank
-        tuned = TUNABLE if tunes_all else tuned_stages(config)
-        config = _with_tune(config, tuned if tuned != ["dvae"] else ())
+        config = _with_tune(config, TUNABLE if tunes_all else tuned_stages(config))
     return adopt(config), began
 
 
@@ -120,8 +119,7 @@ def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
     the stages whose copies are damaged, which are renamed. A reset that keeps the GPT never copies its named stage."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
     others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
-    has = lambda name, pattern: any((home / name).glob(pattern))
-    is_copied = lambda name: is_new or has(name, "*step_00000000*") and not has(name, "*step_*[1-9]*")
+    is_copied = lambda name: is_new or {path.name[-8:] for path in (home / name).glob("*step_*")} == {"00000000"}
     newest = lambda name: CheckpointStore(home / name).newest_sound(logger.warning)
     lacks = lambda name: name in resets or (is_copied(name) and newest(name) is None)
     return [one for one in STAGES if one not in others and lacks(one) and one in run_folder.stores_in(_source(config))]
@@ -154,11 +152,15 @@ def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: b
         state = {**state, "finished": name not in tuned, run_folder.TAKEN_FROM: str(store.folder.parent)}
         CheckpointStore(home / name).write(0, tensors, state, best=name not in tuned, copies=copies)
     if is_new:
-        source = _source(config)
-        if (source / SPEAKERS_FILE).is_file():
-            with write_whole(home / SPEAKERS_FILE) as temporary:
-                shutil.copyfile(source / SPEAKERS_FILE, temporary)
+        copy_voices(source := _source(config), home)
         copy_speaker_clips(source, home)
+
+
+def copy_voices(source: Path, home: Path) -> None:
+    """Copies the stored voices, if any, from the run folder `source` to the run folder `home`."""
+    if (source / SPEAKERS_FILE).is_file():
+        with write_whole(home / SPEAKERS_FILE) as temporary:
+            shutil.copyfile(source / SPEAKERS_FILE, temporary)
 
 
 def copy_speaker_clips(source: Path, home: Path) -> None:

@@ -38,12 +38,6 @@ def noisy(said: Sequence[Spoken]) -> Iterator[Spoken]:
         yield replace(one, samples=np.clip(one.samples + noise, -1, 1).astype(np.float32))
 
 
-def cut_short(said: Sequence[Spoken]) -> Iterator[Spoken]:
-    """Yields each sentence cut off after the fraction `KEPT_SHARE` of its duration."""
-    for one in said:
-        yield replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))])
-
-
 def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], bool]) -> Iterator[Spoken]:
     """Yields each sentence with the audio of the next one that `fits` it. Skips a sentence if no other one fits."""
     for index, one in enumerate(said):
@@ -55,7 +49,7 @@ def from_others(said: Sequence[Spoken], fits: Callable[[Sentence, Sentence], boo
 
 BROKEN = {
     "noise": noisy,
-    "cut short": cut_short,
+    "cut short": lambda said: (replace(one, samples=one.samples[: int(KEPT_SHARE * len(one.samples))]) for one in said),
     "other words": partial(from_others, fits=lambda a, b: a.speaker == b.speaker and a.text != b.text),
     "other voice": partial(from_others, fits=lambda a, b: a.speaker != b.speaker and a.text == b.text),
 }

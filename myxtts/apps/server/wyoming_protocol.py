@@ -116,8 +116,8 @@ class _Conversation(AsyncEventHandler):
             is_ended = self._streamed.endswith("\n") or self._streamed[-1:].isspace() and end in set("!?…")
             text = self._streamed + ("x" if is_word else "X" * is_ended)  # an unfinished last word; a next sentence
             pieces = [text, *split_sentences(text, language)]
-            is_open = is_word and " " not in pieces[-1] and pieces[-2].rstrip()[-2:-1] in set("IVXLC")  # as XIX. Jh
-            start = text.rindex(pieces[-2 if is_open else -1])
+            is_begun = is_word and " " not in pieces[-1] and text.endswith(f" {pieces[-1]}")  # such as "XIX. Jahrh"
+            start = text.rindex(pieces[-2 if is_begun else -1])
             sentences, self._streamed = self._streamed[:start], self._streamed[start:]
             if sentences.strip():
                 await self._speak(sentences, self._voice, SENTENCE_PAUSE_SECONDS)

@@ -80,6 +80,7 @@ def _checked(studio, texts, page_language, chosen):
         rows.sort(key=lambda row: not row[2])
         is_own, (stated, found) = bool(studio.data.lists(folder)), studio.clip_languages(clips.values())
         words = texts["checked"].format(len(rows), sum(bool(row[2]) for row in rows))
+        words += texts["first_rows"] * (len(rows) > 500)
         names, button = {code: name for name, code in spoken.choices}, texts["save_texts" if is_own else "check"]
         if found and stated in names and found != stated:
             words += texts["other_language"].format(names[found], names[stated], button)

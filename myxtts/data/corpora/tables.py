@@ -297,10 +297,9 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         taken = f" has no header: its columns are read as {read_as!r}. To choose others, write such a line above them."
         reading.note("", reading.folder.relative(table.path), taken)
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
-    for index, line in enumerate(lines):
+    for index, line in list(enumerate(lines))[0 if header is None else header + 1 :]:  # comments are above the header
         name = table.name_of(line)
-        is_above = header is not None and index <= header  # the header, and comments or Excel's `sep=` above it
-        if is_above or left_out and _to_id(reading, name) in left_out:
+        if left_out and _to_id(reading, name) in left_out:
             continue
         with reading.clip(name, index + 1, table.path):
             reading.add(place, table.cells_of(line), index + 1, table.audio_places, speakers)
