@@ -316,6 +316,7 @@ def test_joined_ogg_files_are_refused_even_if_the_first_is_cut(tmp_path):
 def test_ctrl_c_while_a_file_is_written_comes_after_the_write(tmp_path, monkeypatch):
     write, interrupt = encoding._Disk.write, lambda content: len(content) > 99 and signal.raise_signal(signal.SIGINT)
     monkeypatch.setattr(encoding._Disk, "write", lambda disk, content: interrupt(content) or write(disk, content))
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background processes
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it in background processes
     with pytest.raises(KeyboardInterrupt):
         write_audio(tmp_path / "a.wav", voice(), 22050)
+    signal.signal(signal.SIGINT, before)

@@ -182,8 +182,7 @@ def test_contract_defaults():
     assert (data.data_gpu, data.model_gpu, data.pipeline_buffer_size, data.model_start_delay) == (None, None, 50, 2.0)
     assert (data.batch_size, data.num_workers, data.max_text_length) == (16, 8, 200)
     assert (training.epochs, training.gradient_accumulation, training.checkpoint_dir) == (500, 1, "./checkpoints")
-    assert XTTSConfig().model.size == "tiny"
-    assert DataConfig(data_gpu=0).model_gpu is None
+    assert XTTSConfig().model.size == "tiny" and DataConfig(data_gpu=0).model_gpu is None
     assert not data.static_shapes and (DeviceOptions.data_gpu_memory, DeviceOptions.model_gpu_memory) == (8192, 16384)
 
 
@@ -210,8 +209,7 @@ def test_bad_value_is_named_with_its_rule(row):
 def test_number_without_a_point_is_a_number():
     # PyYAML reads 1e-3 as text, and a whole number is a fine float.
     config = config_from_dict({"training": {"gpt": {"learning_rate": "1e-3"}}, "data": {"max_seconds": 11}})
-    assert config.stage("gpt").learning_rate == 1e-3
-    assert config.data.max_seconds == 11.0
+    assert config.stage("gpt").learning_rate == 1e-3 and config.data.max_seconds == 11.0
 
 
 def test_empty_sections_are_the_defaults(tmp_path):

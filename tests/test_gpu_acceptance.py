@@ -75,6 +75,8 @@ def test_overlap_is_judged_only_where_there_is_data_work_to_hide():
     found["profile"] = {"dual": figures(speedup=6.6, is_possible=False), "single": figures(devices="single: /CPU:0")}
     assert next(row.verdict for row in judge(found, False) if row.target.startswith("single-GPU")) == "fail"
     assert [row.found for row in judge(found, False) if "unreliable" in row.found]
+    found["batch"] = {"8": figures(memory=24_000), "16": figures(memory=25_000), "24": figures(memory=None)}
+    assert [row.verdict for row in judge(found, False) if "24 GB" in row.target][:3] == ["pass", "fail", "not judged"]
 
 
 @on_logical_devices

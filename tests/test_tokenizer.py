@@ -97,8 +97,7 @@ def test_japanese_digits_are_read_where_the_vocabulary_lacks_them(released):
 def test_ten_words_make_a_vocabulary():
     tokenizer = XTTSTokenizer.train([(word, "en") for word in DIGITS] * 20)
     assert (tokenizer.stop_id, tokenizer.unk_id, tokenizer.start_id) == (0, 1, 3)
-    assert tokenizer.decode([2]) == " "
-    assert tokenizer.languages == ("en",)
+    assert tokenizer.decode([2]) == " " and tokenizer.languages == ("en",)
     assert [len(tokenizer.encode(word, "en")) for word in DIGITS] == [2] * 10
     assert tokenizer.encode("Seven", "en") == tokenizer.encode("7", "en")
 

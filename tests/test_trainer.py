@@ -279,5 +279,4 @@ def test_ten_clips_can_be_overfitted(tiny_corpus, tmp_path):
     config = dataset.config
     trainer, recorder = XTTSTrainer(config, foundations={"dvae": frozen_dvae(config)}), Recorder()
     trainer.train(dataset, [recorder])
-    assert recorder.losses[20]["codes"] > 1.0
-    assert recorder.losses[140]["codes"] < 0.1
+    assert recorder.losses[20]["codes"] > 1.0 and recorder.losses[140]["codes"] < 0.1

@@ -226,7 +226,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
     alone = lambda f: (f"{f['speedup']:.2f} x the phases one by one", "GPU" in f["devices"] and f["speedup"] >= 0.95)
     faster = lambda f: _ratio(_rate(f), "step_ms" in dual and _rate(dual), lambda ratio: ratio >= 2.0)
     smaller = lambda f: _ratio(f.get("peak_memory_mb"), dual.get("peak_memory_mb"), lambda ratio: ratio <= 0.5)
-    fits = lambda f: (_short(f), (f.get("peak_memory_mb") or 0.0) <= 24 * 1024)
+    fits = lambda f: (_short(f), (used := f.get("peak_memory_mb")) and used <= 24 * 1024)
     overlap = "dual device 1.5 to 2 x synchronous, where data work is comparable (ceiling 1.65)"
     rows = [
         _judged("model GPU utilisation at least 80 % (stretch 90 %)", dual, lambda f: _utilization(f, -1, 80)),

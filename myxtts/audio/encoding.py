@@ -61,7 +61,7 @@ def _uninterrupted():
     finally:
         for number, handler in before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        for number, _ in waiting[:1]:
+        for number, _ in waiting:
             signal.raise_signal(number)
 
 
@@ -100,7 +100,8 @@ class AudioFile:
         self.path, self.num_samples, self._resampler = path, 0, _resampler(from_rate, sample_rate)
         (container, subtype), self._disk = _OF_SUFFIX[check_suffix(path)], _Disk(place)
         try:
-            self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
+            with _uninterrupted():
+                self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
         except soundfile.LibsndfileError as error:
             self._disk.close()
             raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
@@ -114,8 +115,8 @@ class AudioFile:
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
         # Rounding is done here, because libsndfile rounds a few samples differently.
         samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
-        with _uninterrupted():
-            for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
+        for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
+            with _uninterrupted():
                 self._file.write(samples[first : first + _BLOCK_SAMPLES])
         self.num_samples += len(samples)
         self._disk.check()
@@ -161,7 +162,8 @@ class SoundEncoder:
             container, subtype = _OF_STREAM[sound_format]
             # With a constant bit rate, readers can compute the length of an MP3 stream.
             rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
-            self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
+            with _uninterrupted():
+                self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
             if sound_format == "opus" and is_open:  # pages of 50 ms; by default libsndfile collects 1 s of audio
                 soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 

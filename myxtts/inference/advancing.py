@@ -147,8 +147,7 @@ class TensorflowSteps:
         longest = gpt.audio_positions.shape[0] - 2
 
         def draw(i, codes, states, stopped, state):
-            logits = tf.where(never, HIDDEN, state.logits)
-            code = sample(logits, request.sampling, state.seen, request.noise[:, i])
+            code = sample(tf.where(never, HIDDEN, state.logits), request.sampling, state.seen, request.noise[:, i])
             code = tf.where(stopped | (i >= request.left), stop, code)
             codes = tf.tensor_scatter_nd_update(codes, [[i]], code[None])
             states = tf.tensor_scatter_nd_update(states, [[i]], state.hidden[None])

@@ -250,8 +250,7 @@ def word_times(
     """
     words = [word for word in text.split() if length(word)]
     size = max(1, round(0.01 * sample_rate))  # frames of 10 ms
-    frames = samples[: len(samples) // size * size].reshape(-1, size)
-    level = np.sqrt((frames.astype(np.float64) ** 2).mean(axis=1))
+    level = np.sqrt((samples[: len(samples) // size * size].reshape(-1, size).astype(np.float64) ** 2).mean(axis=1))
     if not words or not level.any():
         return []
     loud = np.flatnonzero(level > 0.05 * level.max()) * size / sample_rate

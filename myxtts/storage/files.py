@@ -226,13 +226,12 @@ def read_csv(path: AnyPath) -> list[dict[str, str]]:
     """Returns the rows of a CSV file as `{column name: text}`; [] if the file does not exist. Recognizes semicolons as
     separators, which spreadsheet programs may write. Replaces bytes that cannot be decoded as UTF-8."""
     text = Path(path).read_text("utf-8-sig", errors="replace") if Path(path).is_file() else ""
-    return list(csv.DictReader(io.StringIO(text), delimiter=csv_delimiter(path) if text else ",", restval=""))
+    return list(csv.DictReader(io.StringIO(text), delimiter=csv_delimiter(text), restval=""))
 
 
-def csv_delimiter(path: AnyPath) -> str:
-    """Returns the delimiter by the first line of a CSV file: a semicolon, as some spreadsheets write, or a comma."""
-    with open(path, "rb") as file:
-        return ";" if b";" in file.readline() else ","
+def csv_delimiter(text: str) -> str:
+    """Returns the delimiter by the first line of a CSV text: a semicolon, as some spreadsheets write, or a comma."""
+    return ";" if ";" in text.partition("\n")[0] else ","
 
 
 def write_json(path: AnyPath, value: Any) -> None:

@@ -277,8 +277,7 @@ def _fit_line(times, starts, offset, drift):
     near = np.abs(late) < _NEAR_SECONDS
     count, error = np.count_nonzero(near), np.inf
     if count >= _TELLING_CUES:
-        spread = 1.5 * np.median(np.abs(late[near])) + 0.005
-        error = spread / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
+        error = (1.5 * np.median(np.abs(late[near])) + 0.005) / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
     if abs(drift) <= 2 * error:  # uncertain
         drift = 0.0
     late = late_by()

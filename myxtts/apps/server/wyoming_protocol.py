@@ -116,8 +116,10 @@ class _Conversation(AsyncEventHandler):
             is_ended = self._streamed.endswith("\n") or self._streamed[-1:].isspace() and end in set("!?…")
             text = self._streamed + ("x" if is_word else "X" * is_ended)  # an unfinished last word; a next sentence
             pieces = [text, *split_sentences(text, language)]
+            start = text.rindex(pieces[-1])
             is_begun = is_word and " " not in pieces[-1] and text.endswith(f" {pieces[-1]}")  # such as "XIX. Jahrh"
-            start = text.rindex(pieces[-2 if is_begun else -1])
+            if is_begun and len(text) <= self.settings.max_characters:
+                start = max(0, text.rfind(pieces[-2], 0, start))
             sentences, self._streamed = self._streamed[:start], self._streamed[start:]
             if sentences.strip():
                 await self._speak(sentences, self._voice, SENTENCE_PAUSE_SECONDS)

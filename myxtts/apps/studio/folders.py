@@ -227,7 +227,7 @@ def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, 
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     row = (at, *sides, SAME if better is None else sides[better], int(blind), text, seed)
-    append_line(home / VOTES, csv_text([row], csv_delimiter(home / VOTES), end=""))
+    append_line(home / VOTES, csv_text([row], csv_delimiter((home / VOTES).read_text("utf-8", "replace")), end=""))
 
 
 def count_votes(home: Path) -> list[list]:

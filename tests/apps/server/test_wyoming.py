@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import socket
 from unittest.mock import AsyncMock, Mock
 
@@ -78,20 +79,21 @@ def test_streamed_text_is_spoken_by_sentences(live):
 HIDDEN = ["\n<think>Why? " + "So. " * 99 + "\n</think>", "~~~\n~~ one. two\n~~~\n", "```py\nx = 1 # a. b\n\ny\n```\n"]
 
 
+@pytest.mark.parametrize("chunks", ["(?s).", r"\s*\S+\s?"])
 @pytest.mark.parametrize(
     "row, hidden", [*((row, "") for row in rows("sentences.txt")), *(("en | One two. | Three.", one) for one in HIDDEN)]
 )
-def test_streamed_text_is_split_like_a_whole_text(row, hidden):
+def test_streamed_text_is_split_like_a_whole_text(row, hidden, chunks):
     language, *sentences = row.split(" | ")
     text, said = ("" if language in ("zh-cn", "am") else " ").join(sentences), []
     book = Mock(**{"model.tokenizer.languages": [language], "find.return_value.language": language})
-    settings = Mock(language=None, max_characters=max(map(len, (*sentences, *HIDDEN[1:]))) + 20)
+    settings = Mock(language=None, max_characters=max(map(len, (*sentences, *HIDDEN[1:]))) + 2)
     server = wyoming_protocol._Conversation(Mock(), Mock(drain=AsyncMock()), None, book, settings)
     server._speak = lambda text, *_: asyncio.sleep(0, said.append(text))
     with asyncio.Runner() as runner:
         runner.run(server._answer("synthesize-start", {"voice": {"name": "own"}}))
-        for letter in hidden + text:
-            runner.run(server._answer("synthesize-chunk", {"text": letter}))
+        for chunk in re.findall("(?s)." if language in ("zh-cn", "am") else chunks, hidden + text):
+            runner.run(server._answer("synthesize-chunk", {"text": chunk}))
         runner.run(server._answer("synthesize-stop", {}))
     assert "".join(said).lstrip() == text and [one.strip() for one in said] == sentences
 
