@@ -163,6 +163,7 @@ def test_each_labelled_language_is_judged_by_its_own_clips(tmp_path):
         ("Guten Morgen, wie geht es?", None, None, "de"), ("Guten Morgen, wie geht es?", None, "fr", "fr"),
         ("Guten Morgen, wie geht es?", "en", None, "en"), ("Ja!", None, None, "en"), ("12 %", None, None, "en"),
         ("Good morning, my friend.", None, None, "en"), ("Goedemorgen, hoe gaat het met u?", None, None, "en"),
+        ("گوشی Samsung Galaxy S24 Ultra خوب است", None, None, "fa"), ("Say سلام to her", None, None, "en"),
         (SENTENCES["fa"], None, "de", "fa"), (None, None, None, "en"), ("Ja!", None, "de", "de"),
     ],
 )  # fmt: skip

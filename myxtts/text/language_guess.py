@@ -1,6 +1,7 @@
 """Language identification of texts, by their letters and by their words."""
 
 import itertools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable
@@ -13,6 +14,7 @@ _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum fraction of letters in other scripts: names and quotations
 _LATIN_SHARE = 0.5  # minimum fraction for Latin languages: texts in other scripts have many long Latin names
+_LATIN_NAME = re.compile(r"\b[A-Z]\w*")  # may be most of a text in another script
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """`_MOST_TEXTS` is the maximum number of texts that `identify_language` uses. `OF_A_CORPUS` and `OF_A_SENTENCE` are
@@ -31,7 +33,9 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
         expected = get_language(code)
     except ValueError:
         return code, ""
-    letters = Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
+    letters = _letters(texts)
+    if not language and _share(letters, ("LATIN",)) < 0.9:
+        letters = _letters(_LATIN_NAME.sub("", text) for text in texts) or letters
     scripts = Counter(map(_script, letters.elements()))
     least = _LATIN_SHARE if "LATIN" in expected.scripts else _FOREIGN_SHARE
     if not letters or max(scripts, key=scripts.get) in expected.scripts or _share(letters, expected.scripts) >= least:
@@ -100,13 +104,17 @@ def language_to_read(
     return language, note
 
 
+def _letters(texts: Iterable[str]) -> Counter[str]:
+    return Counter(itertools.islice(filter(str.isalpha, itertools.chain.from_iterable(texts)), _MOST_LETTERS))
+
+
 @cache
 def _script(letter: str) -> str:
     return unicodedata.name(letter, "").split(" ")[0]
 
 
 def _share(letters: Counter[str], scripts: tuple[str, ...]) -> float:
-    return sum(count for letter, count in letters.items() if _script(letter) in scripts) / letters.total()
+    return sum(count for letter, count in letters.items() if _script(letter) in scripts) / max(1, letters.total())
 
 
 def _fits(letters: Counter[str], language: Language) -> bool:
