@@ -112,7 +112,9 @@ def test_saved_voice_speaks_like_its_recordings(argv, folder, capsys):
 def test_rate_speed_and_subtitles(argv):
     text = "one two three four five six. one two three four five six. six five four three two one \udce9."  # not UTF-8
     assert run(*argv, "--text", text, "--output", "a.wav", "--subtitles", "a.srt") == 0
-    assert run(*argv, "--text", text, "--output", "b.wav", "--sample-rate", "8000", "--speed", "2") == 0
+    more = ["--subtitles", "b.VTT", "--sample-rate", "8000", "--speed", "2"]
+    assert run(*argv, "--text", text, "--output", "b.wav", *more) == 0
+    assert Path("b.VTT").read_text().startswith("WEBVTT\n\n1\n00:00:00.000 --> 00:00:0")
     one, other = soundfile.info("a.wav"), soundfile.info("b.wav")
     assert other.samplerate == 8000
     blocks = Path("a.srt").read_text().strip().split("\n\n")

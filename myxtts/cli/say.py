@@ -166,15 +166,19 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
             print(f"Kept {kept}, {_confidence(spoken)}", file=sys.stderr)
             if arguments.subtitles:
                 with suppress(OSError):
-                    write_text(partial_path(arguments.subtitles), spoken.subtitles())
+                    _write_subtitles(partial_path(arguments.subtitles), spoken)
         elif place:  # otherwise the partial file is another process's
             partial.unlink(missing_ok=True)
         raise
     if arguments.subtitles:
-        write_text(arguments.subtitles, spoken.subtitles())
+        _write_subtitles(arguments.subtitles, spoken)
     written = f"{file.num_samples / rate:.2f} s at {rate} Hz, {counted(len(spoken.codes), 'code')}"
     print(f"Wrote {arguments.output}: {written}, {_confidence(spoken)}")
     return 0
+
+
+def _write_subtitles(path, spoken):
+    write_text(path, spoken.subtitles(web=str(path).lower().endswith(".vtt")))
 
 
 def _confidence(spoken):

@@ -80,8 +80,8 @@ def brief(value: object) -> str:
 
 
 def is_new_or_empty(folder: Path) -> bool:
-    """Returns whether a folder does not exist or has no entries; False for a file."""
-    return not folder.exists() or folder.is_dir() and not any(folder.iterdir())
+    """Returns whether a folder does not exist or has no entries but macOS's `.DS_Store`; False for a file."""
+    return not folder.exists() or folder.is_dir() and {path.name for path in folder.iterdir()} <= {".DS_Store"}
 
 
 def read_toml(module: str, name: str) -> dict[str, Any]:

@@ -152,13 +152,14 @@ class Spoken:
         """Causes of low confidence, `{text of the piece: causes}`, for pieces with low confidence only."""
         return {piece.text: piece.doubts for piece in self.pieces if piece.doubts}
 
-    def subtitles(self) -> str:
-        """Returns subtitles in SubRip format (SRT), with one entry per piece."""
+    def subtitles(self, web: bool = False) -> str:
+        """Returns subtitles, with one entry per piece, in SubRip format (SRT) or, if `web` is true, as WebVTT."""
         blocks = []
         for number, piece in enumerate(self.pieces, 1):
             times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
+            times = times.replace(",", ".") if web else times
             blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
-        return "\n".join(blocks)
+        return "WEBVTT\n\n" * web + "\n".join(blocks)
 
 
 @dataclass(frozen=True, eq=False)

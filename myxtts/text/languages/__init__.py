@@ -43,7 +43,7 @@ def get_language(code: str, among: Collection[str] | None = None) -> Language:
         hint = f" Did you mean {' or '.join(named)}?" * bool(near)
         raise ValueError(f"Language {code[:100]!r} is not supported.{hint} Supported languages: {supported}.")
     if language.code not in among:
-        raise ValueError(f"The model speaks {', '.join(sorted(among))}, not {language.name} (see docs/finetune.md).")
+        raise ValueError(f"The model speaks {', '.join(sorted(among))}, not {language.name}. A fine-tune can add it.")
     return language
 
 
