@@ -82,9 +82,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager that adds a note to a `UserError` from its block: the Python arguments for flags in the message.
+    """Context manager. A `UserError` that mentions flags gets a note that names the Python arguments for the flags.
 
-    `parser` builds the command's argument parser. None means `myxtts train`; the note then also names YAML settings.
+    `parser` builds the parser of these flags. None means `myxtts train`; the note then also names YAML settings.
     """
     try:
         yield
@@ -109,9 +109,9 @@ def train(config: Configuration = None, **options) -> "Run":
         config: Settings, a YAML file or the name of a recipe. If `config` is None and `train_data` is given, the
             defaults are used. If neither is given, a run in `checkpoint_dir` continues with its settings. If there is
             no such run, or if it was trained on the sample corpus, `sample.yaml` is used.
-        options: Flags of `myxtts train`, with underscores and the same defaults: `train_data="DIR"`,
-            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`; they override `config`. Also `callbacks`, a list of
-            callbacks (see `runs.run.Run`), and `quiet=True`, which turns off the output but not `train.log`.
+        options: Flags of `myxtts train` as keywords, with underscores and the same defaults: `train_data="DIR"`,
+            `model_size="nano"`, `data_gpu=0`, `max_steps=2000`. They override `config`. Further keywords: `callbacks`,
+            a list of callbacks (see `runs.run.Run`), and `quiet=True`, to write `train.log` but print nothing.
 
     On Ctrl-C, training ends with a checkpoint, and the same call resumes the training. Raises `UserError` if an option
     or a recording is unusable. A note on the error translates flags in the message to Python arguments.
@@ -183,7 +183,7 @@ def plan(
 
 
 def _seconds(config, start) -> dict[str, float] | str:
-    """Returns the estimated seconds of each stage of a new run, or a text that tells why no estimate is possible."""
+    """Returns the estimated seconds of each stage of a new run, or the reason why there is no estimate."""
     from myxtts.runs.opening import open_run
     from myxtts.runs.setup import holds_run, set_up, with_workers
 
@@ -203,7 +203,7 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns `config`. If recordings lack texts, returns the result of `transcribe` instead."""
+    """Checks and returns `config`. If recordings lack texts, returns the result of `transcribe` (may be a text)."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -256,7 +256,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Returns the checked settings of `train` or `plan`. Raises `UserError` if options conflict or have no effect."""
+    """Checks and returns the settings. Raises `UserError` if they or the options `start` conflict or have no effect."""
     is_bare = config is None
     config = configure(config, **named)
     data, training = config.data, config.training

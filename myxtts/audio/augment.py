@@ -21,8 +21,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. Calls
-            with smaller shapes might round differently, and the log of near-silent audio magnifies the difference.
+        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. (Smaller
+            shapes might change the rounding, and the log of near-silent audio magnifies differences.)
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """

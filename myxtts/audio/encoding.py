@@ -52,7 +52,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 
 @contextmanager
 def _uninterrupted():
-    """Postpones Ctrl-C and SIGTERM during a `with` block: cffi discards exceptions that are raised in its callbacks."""
+    """Postpones Ctrl-C and SIGTERM during a `with` block, because cffi discards exceptions raised in its callbacks."""
     waiting, is_main = [], threading.current_thread() is threading.main_thread()
     numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()  # other threads are not interrupted
     before = {number: signal.signal(number, lambda *received: waiting.append(received)) for number in numbers}
@@ -91,8 +91,8 @@ class _Disk:
 class AudioFile:
     """Mono audio file that is written in parts. If the process is killed, the written parts remain.
 
-    `place` is the path of the file to write, e.g. of a temporary file. `path` is the final path. Its suffix selects the
-    format, and errors contain it. WAV and FLAC have 16 bits. `write` resamples from `from_rate`, if it is not None, to
+    `place` is the path to write to, e.g. of a temporary file. `path` is the final path: its suffix selects the format,
+    and errors name it. WAV and FLAC have 16 bits. If `from_rate` is not None, `write` resamples from `from_rate` to
     `sample_rate` (in Hz). Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
     """
 

@@ -89,7 +89,7 @@ class Recording:
 def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Recording:
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
-    The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
+    The mix is the mean of the channels that are not silent. If the mean nearly cancels out, it is the loudest channel.
     If the peak is above full scale, the audio is scaled down, with a warning. The file extension is ignored.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
@@ -281,7 +281,7 @@ def _mpeg_seconds(data):
 
 
 def check_peak(path: AnyPath, frames: np.ndarray) -> float:
-    """Returns the peak of `(S, C)` samples. Raises `AudioError` if the peak is not finite or above `MAX_PEAK`."""
+    """Returns the peak of `(S, C)` samples. Raises `AudioError` if it is NaN, infinite or above `MAX_PEAK`."""
     peak = max(-frames.min(), frames.max())
     if not np.isfinite(peak):
         raise AudioError(path, "not finite", "it has samples that are NaN or infinite.")
@@ -291,7 +291,7 @@ def check_peak(path: AnyPath, frames: np.ndarray) -> float:
 
 
 def check_level(path: AnyPath, samples: np.ndarray) -> None:
-    """Raises `AudioError` if the peak of samples `(S,)` is not finite or above `MAX_PEAK`, or if they are silent."""
+    """Raises `AudioError` if samples `(S,)` are silent, or if their peak is NaN, infinite or above `MAX_PEAK`."""
     check_peak(path, samples)
     if np.ptp(samples) / 2 < SILENT_PEAK:
         raise AudioError(path, "silent", f"it is silent: it stays below {SILENT_PEAK:g} of full scale.")
@@ -329,7 +329,7 @@ def _mix_to_mono(path, frames):
 
 
 def _sounding_channels(frames):
-    """Returns a mask `(C,)` that is True for channels that are not silent or, if all are silent, for all channels."""
+    """Returns a mask `(C,)` of the channels that are not silent. If all channels are silent, the mask is all True."""
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK  # a DC offset has no effect
     return sounding if sounding.any() else np.ones_like(sounding)
 

@@ -72,7 +72,7 @@ class PlainParser(argparse.ArgumentParser):
         return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UserError` with the message of argparse, rewritten to name the flag, the rule and the value."""
+        """Raises `UserError`. Its text says what argparse's `message` says, in a clearer form (see `_SENTENCES`)."""
         for pattern, sentence in _SENTENCES.items():
             if match := re.fullmatch(pattern, message):
                 raise UserError(sentence(*match.groups()))
@@ -128,8 +128,8 @@ class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescription
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "", name: str = "--checkpoint", **options) -> None:
-    """Adds the argument `name`, which selects a model, and the flags `--accept-licence` and `--which`. Appends `more`
-    to the help text of the argument. `options` are further `add_argument` keywords for the argument."""
+    """Adds the argument `name`, which selects a model, and the flags `--accept-licence` and `--which`. `more` is
+    appended to the help text of `name`, and `options` are further `add_argument` keywords for `name`."""
     model = f"folder of a training run, an imported model or a released XTTS v2, base, or hf://owner/name{more}"
     parser.add_argument(name, metavar="FOLDER", help=model, **options)
     parser.add_argument("--accept-licence", **LICENCE)

@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `text_front` and other fields of `arguments`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Also sets fields of `arguments`, e.g. `text_front`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -189,7 +189,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Sets `text` to a positional text. Sets `speaker` if it is missing."""
+    """Raises `UserError` for invalid arguments. Sets `text` to a positional text. Sets a missing `speaker`."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

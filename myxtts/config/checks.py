@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 def without_marks(text: str) -> str:
-    """Removes combining marks and zero-width joiners, which `\\w` does not match, after the first character."""
+    """Removes combining marks and zero-width joiners, because `\\w` does not match them. Keeps the first character."""
     is_part = lambda one: one in "\u200c\u200d" or unicodedata.category(one).startswith("M")
     return text[:1] + "".join(one for one in text[1:] if not is_part(one))
 
@@ -58,8 +58,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. The message is `hint` if a package is missing and
-    `hint` contains its name or `{}` (replaced by the name). In other cases, the message quotes the `ImportError`."""
+    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` names it or contains
+    `{}`, the message is `hint`, with the package's name for `{}`. Otherwise, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -80,7 +80,7 @@ def brief(value: object) -> str:
 
 
 def is_new_or_empty(folder: Path) -> bool:
-    """Returns whether a folder does not exist or has no entries but macOS's `.DS_Store`; False for a file."""
+    """Returns True if nothing exists at `folder`, or it is a folder without entries, except macOS's `.DS_Store`."""
     return not folder.exists() or folder.is_dir() and {path.name for path in folder.iterdir()} <= {".DS_Store"}
 
 
@@ -103,7 +103,7 @@ def read_bounded(path: Path, max_bytes: int) -> str:
 
 
 def bounded_text(file: BinaryIO, max_bytes: int) -> str:
-    """Reads the rest of an open binary file as text, with the encodings and exceptions of `read_bounded`."""
+    """Reads the rest of an open binary file as text. Encodings and exceptions are the same as in `read_bounded`."""
     content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
         raise ValueError(f"is too large; at most {max_bytes} bytes are read")

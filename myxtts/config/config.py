@@ -41,8 +41,8 @@ class SamplingConfig(Settings):
     conditioning clip in training)."""
 
     def changed(self, values: Mapping[str, Any], beside: Collection[str] = ()) -> Self:
-        """Returns a copy with new `values`, except those that are None. Raises `ConfigError` for an unknown name and
-        suggests a similar setting, or a similar name in `beside`, which lists other arguments of the caller."""
+        """Returns a copy with the new `values`; a value of None changes nothing. Raises `ConfigError` for an unknown
+        name. The message suggests a similar name, from the settings or from `beside`, the caller's other arguments."""
         for name in values.keys() - vars(self).keys():
             hint = nearest("voice" if name == "speaker" and beside else name, (*beside, *vars(self)))
             raise ConfigError(f"{printable(name)} is not {'an argument' if beside else 'a setting of sampling'}.{hint}")
@@ -93,7 +93,7 @@ class XTTSConfig(Settings):
 
     @classmethod
     def from_yaml(cls, path: str | PathLike) -> Self:
-        """Loads a YAML file or a recipe. Raises `ConfigError` if it cannot be read or a setting is invalid."""
+        """Loads a YAML file or a bundled recipe. Raises `ConfigError` if it cannot be read or a setting is invalid."""
         return config_from_dict(read_yaml(find_recipe(path)))
 
     def to_yaml(self, path: str | PathLike) -> None:
@@ -110,7 +110,7 @@ class XTTSConfig(Settings):
         return values
 
     def recipe(self) -> dict[str, Any]:
-        """Returns `{dotted name: JSON value}` of all settings that affect the model or its speech, to compare runs."""
+        """Returns all settings that affect the model or its speech, as `{dotted name: JSON value}`."""
         found = {}
         for section, values in json.loads(json.dumps(self.to_dict())).items():
             known = getattr(self, section).__dataclass_fields__
@@ -136,12 +136,12 @@ _UNREADABLE = (ArithmeticError, AttributeError, LookupError, OSError, RuntimeErr
 
 
 def recipe_names() -> list[str]:
-    """Returns the sorted file names of the recipes."""
+    """Returns the sorted file names of the recipes (bundled YAML files with settings)."""
     return sorted(path.name for path in RECIPES.glob("*.yaml"))
 
 
 def find_recipe(path: str | os.PathLike) -> Path:
-    """If `path` does not exist but is the name of a recipe, returns the recipe's path. Otherwise, returns `path`."""
+    """Returns `path` or, if it does not exist but names a recipe (a bundled YAML file), the path of the recipe."""
     require("://" not in str(path), "--config", "a file on this machine", path)
     path = Path(path)
     is_recipe = path.name in recipe_names() and path.parent.as_posix() in (".", "configs")
@@ -151,7 +151,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
-    Ignores removed settings that have their former default value. The `config.json` of an older run may contain them.
+    A setting of an older version that no longer exists is ignored if it has its former default value.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")
@@ -162,13 +162,13 @@ def config_from_dict(values: dict) -> XTTSConfig:
 
 
 def _mapping(values, where):
-    """Returns `values` with its keys converted to strings. Raises `ConfigError` if `values` is not a dictionary."""
+    """Returns `values` with keys as text. If it is not a dictionary, raises `ConfigError` about the section `where`."""
     require(isinstance(values, dict), where, "a mapping of settings", brief(values))
     return {name if isinstance(name, str) else brief(name): value for name, value in values.items()}
 
 
 def _typed(cls, values, where):
-    """Converts `values` to the types of the fields in `cls`. Errors contain `where`, the section of the settings."""
+    """Returns `values`, each converted to the type of its field in `cls`. Error messages name `where`, the section."""
     kinds = {one.name: one.type for one in fields(cls) if one.name != "stages"}
     stages = STAGES if cls is TrainingConfig else {}
     typed = {}
@@ -218,7 +218,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes from `values` the settings equal to their `Default`, which a run may replace. Returns `values`."""
+    """Removes from `values` all settings that equal their `Default`, so that a run can adapt them. Returns `values`."""
     stages = values.get("training") if isinstance(values.get("training"), dict) else {}
     sections = [(DataConfig, values.get("data"))] + [(one.settings, stages.get(one.name)) for one in STAGES.values()]
     for cls, own in sections:

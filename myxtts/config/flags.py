@@ -146,7 +146,7 @@ def all_flags() -> list[Flag]:
 
 
 def start_options(named: dict[str, Any]) -> StartOptions:
-    """Removes the start options from `named`, the arguments of `myxtts.train`. Returns the removed options."""
+    """Moves the fields of `StartOptions` from `named`, the arguments of `myxtts.train`, to a new `StartOptions`."""
     keywords = {flag.field.name: flag.keywords[0] for flag in all_flags() if not flag.settings}
     given = {name: named.pop(keyword, None) for name, keyword in keywords.items()}
     return StartOptions(**{name: value for name, value in given.items() if value is not None})

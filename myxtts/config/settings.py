@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default value that a run may replace. A value given by the user is a plain `int`, which a run never replaces."""
+    """Default value that a run may adapt, e.g. to the machine. A user's value is a plain `int`; a run keeps it."""
 
 
 def setting(default: Any, **options) -> Any:
@@ -38,8 +38,8 @@ def setting(default: Any, **options) -> Any:
         off: Flag that sets the value to False.
         rival: Name of a group of mutually exclusive flags.
         page: Where the web page shows the setting: `main`, `more`, or "" for nowhere.
-        options: Rule for the value: any of `at_least`, `above`, `at_most`, `below` (numbers) or `one_of` (a collection,
-            or a function that returns one). The value None is always valid.
+        options: Rules for the value. `at_least`, `above`, `at_most` and `below` limit a number. `one_of` contains the
+            allowed values (a collection, or a function that returns one). The value None is always valid.
     """
     metadata = {name: options.pop(name, usual) for name, usual in _METADATA.items()} | {"rule": options}
     return dataclasses.field(default=default, metadata=metadata)

@@ -70,8 +70,8 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
 
 
 def requested_switches(training: Settings, stage: str | None = None) -> dict[str, tuple[object, str]]:
-    """Returns `{optimization switch: (requested value, source)}`. The source of a value is `given`, `preset NAME`,
-    `default of the stage` or `default`."""
+    """Returns `{setting: (requested value, source)}` for the optimization settings in `SWITCHES`. The source is
+    `given`, `preset NAME`, `default of the stage` (only if `stage` is given) or `default`."""
     found = {name: (value, "default") for name, value in SWITCHES.items()}
     if stage and STAGES[stage].ema:
         found["ema"] = STAGES[stage].ema, "default of the stage"
@@ -213,7 +213,7 @@ class TrainingConfig(Settings):
 
     @property
     def resets(self) -> tuple[str, ...]:
-        """Stages that a reset starts over: `stage` and all later stages; () without `reset_training`."""
+        """Stages to start over. With `reset_training`, these are `stage` and all stages after it; otherwise, none."""
         first = 0 if self.stage == "all" else list(STAGES).index(self.stage)
         return tuple(STAGES)[first:] if self.reset_training else ()
 

@@ -136,7 +136,7 @@ def check_wave_batch(batch: WaveBatch) -> WaveBatch:
 
 
 class OrderedBatch(NamedTuple):
-    """Plan of a batch, from which `BatchLoader` loads a `WaveBatch`."""
+    """Clips and padded lengths of a batch. `BatchLoader` loads the clips into a `WaveBatch`."""
 
     epoch: int
     offset: int  # number of earlier batches in the epoch
@@ -146,7 +146,7 @@ class OrderedBatch(NamedTuple):
 
 
 def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
-    """Divides lengths `units`, `(N,)`, into buckets with the least total padding. Returns the sorted upper bounds."""
+    """Divides clip lengths `units`, `(N,)`, into buckets with minimal padding. Returns their sorted upper bounds."""
     lengths, counts = np.unique(units, return_counts=True)
     if len(lengths) <= num_buckets:
         return lengths
@@ -170,7 +170,7 @@ def bucket_bounds(units: np.ndarray, num_buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class EpochStart:
-    """Start of a `BatchOrder`: position and epoch of the first batch, and the clips already used in that epoch."""
+    """Where a `BatchOrder` begins: position and epoch of its first batch, and clips already used in that epoch."""
 
     position: int = 0
     epoch: int = 0
@@ -251,7 +251,7 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` at `position`, where an order with different clips or batch size can continue."""
+        """Returns an `EpochStart` for an order with other clips or another batch size that continues at `position`."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))

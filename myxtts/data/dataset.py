@@ -179,7 +179,7 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 
 def _prepared(config, sides):
-    """Returns `{audio path: PreparedClip}` from `data.prepared` and `data.val_prepared`. `_divide` explains `sides`."""
+    """Returns prepared clips as `{audio path: PreparedClip}`. `sides` are the clips of --train-data and --val-data."""
     data, found = config.data, {}
     if data.prepared:
         found |= PreparedClips.open(data.prepared).by_path(sides[0])
@@ -219,7 +219,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`; `repeat` padding limits them to the 95th percentile of the clip lengths."""
+    """Returns `data.conditioning_seconds`. `repeat` padding limits both values to the clips' 95th length percentile."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -229,7 +229,7 @@ def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[
 
 
 def _own_vocabulary(config):
-    """Returns the path of the run's vocabulary; None if the file does not exist or --reset-training resets the GPT."""
+    """Returns the path of the run's vocabulary, or None if the file is missing or --reset-training resets the GPT."""
     path = vocabulary_path(Path(config.training.checkpoint_dir))
     return path if path.is_file() and "gpt" not in config.training.resets else None
 
@@ -280,7 +280,7 @@ def _tokenizer(config, utterances):
 
 
 def _clips(inspection, name, tokenizer, config, writes):
-    """Returns the accepted clips whose transcripts can be tokenized. If `writes`, also writes a report on all clips."""
+    """Returns accepted clips that can be tokenized. If `writes`, writes a report on all clips to `clips_{name}.csv`."""
     longest = config.data.max_text_length
     inspection = inspection.encoded(lambda text, language: tokenizer.encode_checked(text, language, longest))
     summary, reasons = summarize(inspection), ""

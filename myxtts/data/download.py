@@ -35,7 +35,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
     The next call resumes an interrupted download from its `.myxtts-part` file next to `folder`. Raises `UserError` if
-    `folder` is a mount point. Raises `CorpusError` if it has other files, space is lacking, or the download fails.
+    `folder` is a mount point, and `CorpusError` if it has other files, space is lacking, or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
@@ -76,7 +76,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _within(tar):
-    """Yields the members of a tar file. Raises `ValueError` for links, special files, absolute paths and `..`."""
+    """Yields the members of a tar file. Raises `ValueError` for a link, a special file, an absolute path or `..`."""
     for member in tar:
         is_inside = not member.name.startswith("/") and ".." not in member.name.split("/")
         if not (is_inside and (member.isfile() or member.isdir())):
@@ -85,7 +85,7 @@ def _within(tar):
 
 
 def _fetch(archive, file, part):
-    """Starts or resumes the download into the open `file`, whose path is `part`, and verifies size and checksum."""
+    """Downloads `archive`, or the rest of it, to the open `file` with the path `part`. Verifies size and checksum."""
     start = file.tell()
     needed = max(0, archive.num_bytes - start) + archive.unpacked_bytes
     if (free := shutil.disk_usage(part.parent).free) < needed:

@@ -1,4 +1,4 @@
-"""tf.data pipeline that loads clips and puts `WaveBatch`es on the data device."""
+"""Loads batches of clips (`WaveBatch`) with tf.data, and copies them to the device that prepares training data."""
 
 import sys
 import threading
@@ -20,8 +20,8 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 class SampleCache:
-    """Cache for recordings (as 16-bit samples) and for DVAE codes. Uses at most `budget_mb` MB of memory.
-    `prepared` maps paths of recordings to prepared clips, whose samples and codes are read from shards."""
+    """Cache of at most `budget_mb` MB for recordings (as 16-bit samples) and DVAE codes. `prepared` has the form
+    `{path of a recording: prepared clip}`; these clips are read from the shards that `myxtts prepare` has written."""
 
     def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
         self.prepared = prepared or {}
@@ -42,7 +42,7 @@ class SampleCache:
         return samples.astype(np.float32) * (1.0 / 32767.0), source_rate
 
     def codes(self, path: str) -> np.ndarray:
-        """Returns the DVAE codes of a prepared recording, `(C,)` int32."""
+        """Returns the DVAE codes of the recording `path`, `(C,)` int32. `self.prepared` must contain `path`."""
         return self._kept((path, 0), lambda: (self.prepared[path].read_codes(), 0))[0]
 
     def _kept(self, key, read):
@@ -57,7 +57,7 @@ class SampleCache:
 
 @dataclass(eq=False)
 class BatchLoader:
-    """Callable that loads the batch at a position of `order`. Random choices depend on seed, epoch, batch and row."""
+    """Callable that loads batch `position` of `order`. Random choices depend only on seed, epoch, batch and row."""
 
     clips: Sequence[Utterance]
     order: BatchOrder | SequentialOrder
@@ -141,8 +141,8 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills `conditioning[row]` of `batch`. If this audio is a part of `clip`, also fills `conditioning_span[row]`.
-        `samples` and `shift` are the results of `_fill_wav`, or None and 0 if the batch contains codes."""
+        """Fills `batch.conditioning[row]` from `clip` or another clip by this speaker. In the first case, also sets
+        `conditioning_span[row]`. `samples, shift` come from `_fill_wav`; they are `None, 0` if the batch has codes."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest
         same_voice = self._by_speaker[clip.speaker, clip.language]

@@ -153,7 +153,7 @@ def _files(root):
 
 
 def _read_manifest(root):
-    """Returns `(digest of the clip plan, {file name: digest})`, or `("", {})` if the manifest is missing or damaged."""
+    """Returns the manifest as `(digest of the planned clips, {file name: digest})`; `("", {})` if it cannot be read."""
     try:
         manifest = read_json(root / MANIFEST_FILE)
         return manifest["plan"], manifest["files"]

@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class PreparedClip(NamedTuple):
-    """Prepared clip. `shard` is the path or address of its shard. `audio` is a shortened digest of its samples."""
+    """Clip in a shard. `shard` is the shard's path or address. `audio` is a shortened digest of the clip's samples."""
 
     shard: str
     id: str
@@ -83,8 +83,8 @@ def write_shard(
         dvae: Digest of the DVAE weights that computed the codes.
         clips: `(id, codes, samples)` of each clip, with codes `(C,)` int32 and samples `(S,)` int16.
         left_out: `(id, reason)` of each clip that cannot be used.
-        audio: `{id: fingerprint}` of all clips. The fingerprint is the digest of the clip's audio file. For clips in
-            `left_out`, it also contains text, language and duration limits. If it changes, the shard is outdated.
+        audio: `{id: fingerprint}` of all clips. If a fingerprint changes, the shard is outdated. A fingerprint is the
+            digest of the audio file; for clips in `left_out`, text, language and duration limits are appended to it.
     """
     name = shard_name(number, shards)
     remove_leftovers(folder, f"{name}.*")
@@ -137,7 +137,7 @@ def refuse_other_count(folder: Path, shards: int) -> None:
 
 
 def merge(folder: Path, shards: int, dvae: str) -> list[int]:
-    """Returns a list of missing or incomplete shards, numbered from 0. If the list is empty, writes the manifest."""
+    """Returns the numbers (from 0) of missing or incomplete shards. If all shards are complete, writes the manifest."""
     indexes = [read_index(folder, number, shards, dvae) for number in range(shards)]
     if missing := [number for number, index in enumerate(indexes) if index is None]:
         return missing
@@ -186,7 +186,7 @@ class PreparedClips:
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
         """Returns `{path of the recording: prepared clip}` for `clips`. Finds the prepared clips by id.
-        Raises `UserError` if a clip is not prepared or its audio has changed. The message names the option `of`."""
+        Raises `UserError` if a clip is not prepared or its audio has changed. `of` is the option that gave `clips`."""
         found = {}
         for clip in clips:
             prepared = self._clips.get(clip.id)
@@ -222,7 +222,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Context manager that turns TensorFlow errors into `OSError`, or `UserError` if the storage is not supported."""
+    """Context manager that turns TensorFlow errors for `path` into `OSError`, or `UserError` on unsupported storage."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

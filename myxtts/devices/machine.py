@@ -144,9 +144,9 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields a list for each control group: that of this process, then its parents. A list has the texts of the files
-    `names`, or None for a missing file. Skips groups without the first file. `controller` is `cpu`, `memory` or ""
-    (cgroup v2)."""
+    """Yields a list for the control group of this process, and then for each parent group. The list contains the texts
+    of the files `names`, with None for a missing file. Groups without the first file are skipped. `controller` is
+    `cpu`, `memory`, or "" for cgroup v2."""
     # In a container, the path of the group may be the path on the host; then the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}
@@ -178,7 +178,7 @@ def check_device(name: str | None) -> None:
 def device_named(name: str | None, setting: str = "--device") -> str:
     """Converts `cpu`, `gpu:1` or `/GPU:1` to TensorFlow's short device name; starts TensorFlow's runtime.
 
-    None or "" means the default device. Raises `UserError`, which names the option `setting`, for a missing device.
+    None or "" means the default device. Raises `UserError` if the device is missing; the message names `setting`.
     """
     if not name:
         return default_device()

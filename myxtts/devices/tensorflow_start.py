@@ -33,14 +33,14 @@ logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing"
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without the `SPARED` packages. Drops `NOISE` from standard error until the process ends."""
+    """Imports TensorFlow without optional packages (`SPARED`). From now on, drops `NOISE` from standard error."""
     filter_native_errors()
     import_sparingly()
 
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Drops `NOISE` messages from standard error during a `with` block, for programs that import MyXTTS."""
+    """Context manager for calls from Python. Drops messages that match `NOISE` from standard error in its block."""
     # There is no standard error in a program without a console, and another thread may filter it already.
     if sys.stderr is None or not _filtering.acquire(blocking=False):
         yield
@@ -77,7 +77,7 @@ def import_sparingly() -> Any:
 
 
 def filter_native_errors() -> None:
-    """Drops `NOISE` messages from standard error until the process ends. Does nothing if `sys.stderr` was replaced."""
+    """From now on, drops messages that match `NOISE` from standard error. Does nothing if `sys.stderr` was replaced."""
     if sys.stderr is None or sys.stderr is not sys.__stderr__:
         return
     own = os.dup(2)

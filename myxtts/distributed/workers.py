@@ -104,7 +104,7 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if their JSON `value`s differ. `what` names the values in the message."""
+        """Raises `UserError` on all workers if their `value`s (JSON) differ. Its message contains `what` and `hint`."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -130,7 +130,7 @@ class Workers:
         raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
-        """Ends the other workers before this worker ends. The others print the reason `why` and exit with `code`."""
+        """Ends the other workers, but not this one. The others print the reason `why` and exit with `code`."""
         if self.count > 1 and not self._closed.is_set():
             self._closed.set()
             self._send_end(self.index, why, code)
@@ -262,9 +262,9 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     Each entry of `environments` contains the environment variables to add for one worker. Ctrl-C and SIGTERM are
     forwarded to all workers. If a worker is lost, all workers restart from the last checkpoint, up to `restarts` times.
 
-    Returns 0 if no worker failed. Returns `REFUSED_EXIT_CODE` if the earliest failure is that a worker cannot run with
-    its settings. Otherwise, returns `LOST_EXIT_CODE` if a worker was lost. If none was lost, returns the exit code of
-    the failed worker with the lowest index.
+    Returns 0 if no worker failed, otherwise the first of these that applies: `REFUSED_EXIT_CODE` if the earliest
+    failure is that a worker cannot run with its settings; `LOST_EXIT_CODE` if a worker was lost; the exit code of the
+    failed worker with the lowest index.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

@@ -80,7 +80,7 @@ def voice_of(synthesizer: Synthesizer, sentence: Sentence) -> Voice:
 
 
 def speak_all(synthesizer: Synthesizer, sentences: Sequence[Sentence], seeds: Sequence[int]) -> Iterator[Spoken]:
-    """Synthesizes each sentence once per seed, in batches. Skips texts that the model cannot speak, with a warning."""
+    """Yields speech for each sentence with each seed. Skips texts that the model cannot speak, and logs a warning."""
     able = []
     for one in sentences:
         try:
@@ -228,7 +228,7 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns a metric over all sentences (sum of numerators / sum of denominators), or None if no sentence has it."""
+    """Returns metric `name` over all sentences: total numerator / total denominator. None if no sentence has it."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 

@@ -38,7 +38,7 @@ WINDOW_SAMPLES, CONTEXT_SAMPLES = 512, 64
 
 
 def open_network(path: str | Path, flag: str):
-    """Loads an ONNX model for use on one CPU thread. Raises a `UserError` that names the option `flag` on failure."""
+    """Loads an ONNX model for use on one CPU thread. On failure, raises a `UserError` that names the option `flag`."""
     with needing(f"{flag} {path} needs onnxruntime. Install it with: pip install onnxruntime"):
         import onnxruntime
     options = onnxruntime.SessionOptions()

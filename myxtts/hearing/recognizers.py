@@ -35,7 +35,7 @@ methods for word times (`words`) and probabilities (`scored`). `Pocketsphinx` al
 
 
 class Listening:
-    """`Listener` for `inference.self_check` that scores audio by the character error rate of a speech recognizer."""
+    """Scores audio by the character error rate (CER) of a speech recognizer. Can be used as `self_check.Listener`."""
 
     def __init__(self, recognizer: Recognizer):
         self.recognizer = recognizer
@@ -141,7 +141,7 @@ class Whisper:
 
     def scored(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float, str, float]:
         """Transcribes `(S,)` samples. Returns the text, the lowest segment probability, the least certain word, and
-        the probability of this word. A segment's probability is the geometric mean over the segment's tokens."""
+        the probability of this word. A segment's probability is the geometric mean of its tokens' probabilities."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
@@ -227,7 +227,7 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 
 def normalized(text: str, language: str) -> str:
-    """Normalizes a text for comparison: applies `write_out` and `clean_text`, folds case, removes punctuation."""
+    """Normalizes a text for comparison: writes out numbers and abbreviations, folds case, removes punctuation."""
     text = unicodedata.normalize("NFKC", clean_text(get_language(language).write_out(text), language)).casefold()
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
     text = re.sub("['’\u00ad\u064b-\u065f\u0670\u06d6-\u06ed\u200c\u200d\ufe0f]", "", text)

@@ -18,7 +18,7 @@ MOST_CODES = 16
 
 
 class Request(NamedTuple):
-    """Inputs of `TensorflowSteps.draw` except the state, for B sentences and a cache of S positions."""
+    """Arguments of `TensorflowSteps.draw` except `state`. B is the number of sentences, S the size of the cache."""
 
     key_mask: Tensor
     """`(B, S)` bool: cache positions to attend to."""
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 def maybe_traced(traced: bool, function: Callable, *signature: tf.TensorSpec) -> Callable:
-    """Returns a `tf.function` of `function` with input `signature` if `traced` is true, otherwise `function` itself."""
+    """If `traced` is true, returns a `tf.function` with this input signature. Otherwise, returns `function` itself."""
     return tf.function(function, input_signature=signature, autograph=False) if traced else function
 
 

@@ -69,7 +69,7 @@ class CodeStream:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `drawn` would return new codes, or the stream has ended."""
+        """Whether the stream has ended, or codes were sampled since the last call of `drawn`."""
         return not self.active or len(self.codes) > self._num_seen
 
     def latents(self) -> np.ndarray:
@@ -85,7 +85,7 @@ class CodeStream:
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Appends `codes[:taken]` and their latents `states[:taken]`. `codes` is `(n,)`; `states` is `(n + 1, width)`.
-        At the stop code `stop`, which is not appended, or at `max_codes`, the stream ends with an additional latent."""
+        The stream ends at the stop code `stop`, which is not appended, or at `max_codes`. Then adds one more latent."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -116,7 +116,7 @@ class CodeEngine:
         self._clear()
 
     def open(self, *wish, **options) -> CodeStream:
-        """Queues a sentence and returns its stream. The arguments are those of `CodeStream`, from `ids` to `hurry`."""
+        """Queues a sentence and returns its stream. Takes the arguments of `CodeStream` from `ids` to `hurry`."""
         stream, limit = CodeStream(*wish, **options), self.config.max_codes
         stream.max_codes = min(stream.max_codes or limit, limit)
         with self.changed:
@@ -210,7 +210,7 @@ class CodeEngine:
         self._pack(parts)
 
     def _read(self, joining):
-        """Runs the GPT on the prompts of B new sentences. Returns the state, and the key mask `(B, P)` of the cache."""
+        """Runs the GPT on the prompts of B new sentences. Returns the state, and the key mask `(B, prompt length)`."""
         texts = [mark_text(stream.ids, self.config) for stream in joining]
         text = keras.utils.pad_sequences(texts, padding="post")
         text_mask = np.arange(text.shape[1]) < np.array([len(ids) for ids in texts])[:, None]
@@ -218,8 +218,8 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Joins `parts` into one batch. Each part is `(state, key mask (B, F), rows to keep)`. Positions in the caches
-        are shifted, so that all caches end at the same position."""
+        """Makes one batch from `parts`, each of which is `(state, key mask (B, F), rows to keep)`. Shifts the F filled
+        positions of each cache, so that they end at the same position in all caches."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

@@ -29,7 +29,7 @@ class GriffinLim:
         self.to_mel = to_mel
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding` for one sentence. `voice` has no effect, because the codes determine the voice."""
+        """Returns a function that decodes one sentence. `speed` multiplies the speaking rate. `voice` has no effect."""
 
         def more(codes, latents, finished):
             if not finished:
@@ -42,7 +42,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context. Decoding without windows would change samples by at most 1e-6."""
+    """Decodes GPT latents in windows with context. Samples differ by at most 1e-6 from decoding a sentence at once."""
 
     sample_rate = DECODER_SAMPLE_RATE
 
@@ -53,7 +53,7 @@ class LatentDecoder:
         self.to_samples = maybe_traced(traced, self._to_samples, latents, speaker, number, number)
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
-        """Returns a `Sounding` for one sentence. `speed` multiplies the speaking rate."""
+        """Returns a function that decodes one sentence. `speed` multiplies the speaking rate."""
         to_samples = lambda latents, start, end: self.to_samples(latents[None], voice.speaker, start, end)[0].numpy()
         return Windows(self.decoder, to_samples, speed)
 

@@ -71,7 +71,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
 
 
 def _assign(weights, arrays, where):
-    """Assigns arrays to weights by name. Raises `CheckpointError` for wrong names or shapes, NaN and infinity."""
+    """Assigns arrays to weights by name. Wrong names, shapes or values raise a `CheckpointError` that names `where`."""
     assign_by_name(weights, arrays, where)
     _check_finite(weights, where)
 

@@ -213,7 +213,7 @@ class SecondReading:
 
 
 def _evenness(attention):
-    """Returns the correlation between time and the mean text position of the attention `(C, L)`."""
+    """Returns the correlation between the code index and the mean attended text position. `attention` is `(C, L)`."""
     place, time = attention @ np.arange(attention.shape[1]), np.arange(len(attention))
     spread = place.std() * time.std()
     return ((place - place.mean()) * (time - time.mean())).mean() / spread if spread > 1e-9 else 0.0

@@ -295,8 +295,8 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
-        """Returns the mean difference in nats between the log-mels of codes `(C,)` and of their audio `(S,)`.
-        Returns 0 if there is no DVAE or the decoder is not `istft`. (`DISTORTION` has thresholds for `istft` only.)"""
+        """Returns the mean difference in nats between the log-mel of audio `(S,)` and the log-mel of its codes `(C,)`.
+        Returns 0 if there is no DVAE, or if the decoder is not `istft`, because `DISTORTION` is for `istft` only."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0

@@ -30,7 +30,7 @@ class TextFront:
     """Length in characters of the longest training text, by language. A model may skip the end of longer texts."""
 
     def pieces(self, text: str, language: str) -> list[Piece]:
-        """Splits a text into whole sentences or parts of long sentences. Drops pieces that `Reader.fault` rejects."""
+        """Splits a text into whole sentences or parts of long sentences. Drops pieces with too few known letters."""
         read = self._read(text, language)
         reader, shown = self.tokenizer.reader, brief(text)
         known = reader.with_known_letters(text, language)
@@ -49,7 +49,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length in characters of the longest training text in a language (estimated if it is unknown)."""
+        """Returns the length in characters of the longest training text in a language, or an estimate if unknown."""
         language = get_language(language)
         return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 
@@ -65,7 +65,7 @@ class TextFront:
         self._read(text, language)
 
     def _read(self, text: str, language: str, max_tokens: int | None = None) -> str:
-        """Returns `Reader.spoken(text)`. Raises `SpeechError` if the text cannot be spoken or exceeds `max_tokens`."""
+        """Returns the text to tokenize. Raises `SpeechError` if the text cannot be spoken or exceeds `max_tokens`."""
         require(isinstance(text, str), "text", "a string", brief(text))
         try:
             get_language(language, self.tokenizer.languages)

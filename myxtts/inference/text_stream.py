@@ -145,7 +145,7 @@ class SpeechStream(Spoken):
 
     @property
     def num_rows(self) -> int:
-        """Number of sentences that a `CodeEngine` is sampling or has queued."""
+        """Number of sentences of this stream that a `CodeEngine` is sampling or has in its queue."""
         return sum(one.stream.active for one in self._sentences if one.stream)
 
     def open(self) -> None:

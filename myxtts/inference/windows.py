@@ -21,7 +21,7 @@ so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It return
 
 
 class WindowShape(NamedTuple):
-    """Sizes of a waveform decoder that `Windows` needs. A `WaveformDecoder` has attributes with the same names."""
+    """A waveform decoder's sizes, as needed by `Windows`. A `WaveformDecoder` has attributes with the same names."""
 
     factors: Sequence[float]
     hop_length: int

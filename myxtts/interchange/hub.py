@@ -261,7 +261,7 @@ def model_card(repository: str, config: XTTSConfig, origin: str | os.PathLike | 
 
 
 def _lists(origin):
-    """Yields `(title, number of accepted clips, minutes of audio)` of the training set and of the validation set."""
+    """Yields `(title, number of accepted clips, minutes of audio)` for a run's training and validation sets."""
     for name, title in (("train", "Training"), ("validation", "Validation")):
         if listed := read_csv(origin / f"clips_{name}.csv"):
             rows = [row for row in listed if row.get("verdict") != "rejected"]
@@ -270,8 +270,8 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, shown step, losses)` for each stage of a run. `steps` is `(last step, best step)`, or None
-    if the run did not train the stage. `losses` are the validation losses of the shown step, as texts. The shown step
-    is the best step or, if the losses of the best step are not known, the last step with known losses."""
+    if the run did not train the stage. The shown step is the best step. If its losses are not known, the shown step is
+    the last step with known losses. `losses` are the validation losses of the shown step, as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()
         was_trained = "position" in state and "taken_from" not in state

@@ -45,7 +45,7 @@ class Shapes:
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
         """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
-        `data.static_shapes`, texts have the maximum length, and so have clips if `data.max_mel_frames` is set."""
+        `data.static_shapes`, texts have the maximum length; clips also do, if `data.max_mel_frames` is set."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
             limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE
@@ -249,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` from the numbers of trained and other weights. `terms` are the remaining fields."""
+    """Creates a `MemoryEstimate` for `trained` trained and `others` other weights. `terms` are the remaining fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,

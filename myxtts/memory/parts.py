@@ -133,8 +133,8 @@ def _decoder_activations(model, frames, number):
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
     """Estimates the memory needed to train the decoder. Only precision, accumulation and EMA of `optimizations` matter.
 
-    Memory peaks when the decoder is updated, because feature maps of recordings and of generated audio are stored.
-    At the peak, they take 1.94 times the size of one set of feature maps (measured)."""
+    Memory peaks when the decoder is updated: feature maps of recordings and of generated audio are then stored.
+    Together, these two sets of feature maps take 1.94 times the memory of one set (measured)."""
     decoder, discriminators = count_decoder(model), count_discriminators(model)
     trained, number = decoder + discriminators, optimizations.compute_bytes
     # Frames around a slice that affect its audio.

@@ -34,7 +34,7 @@ TERMS = "parameters slots averages accumulators gradients activations working pe
 
 
 def requested_optimizations(training: TrainingConfig, stage: str) -> tuple[Optimizations, dict[str, str]]:
-    """Returns the `Optimizations` of a stage, and the values assumed for switches set to `auto`, as `{name: value}`."""
+    """Returns a stage's `Optimizations`, and the values assumed for settings that are `auto`, as `{name: value}`."""
     # The default replaces `auto`, because it needs the most memory.
     known = Optimizations.__dataclass_fields__
     switches = {name: value for name, (value, _) in requested_switches(training, stage).items() if name in known}
@@ -73,7 +73,7 @@ class MemoryReport(dict[str, Any]):
         return "\n".join([*lines, *sizes, "", *(textwrap.fill(note, columns) for note in notes), *times])
 
     def describe_time(self) -> str:
-        """Formats the estimated time of each stage, which only a report of `myxtts.plan(time=True)` contains."""
+        """Formats the estimated time of each stage. Only reports of `myxtts.plan(time=True)` contain these times."""
         text = f"TIME: not estimated, because {self.get('not_timed')}. Training prints the time left after some steps."
         if self["seconds"]:
             each = (f"{stage} {tqdm.format_interval(seconds)}" for stage, seconds in self["seconds"].items())

@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` for the chunk at `start`; `first` is the first query's index."""
+        """Returns `(first, query, key, value, scores)` for the keys at `start`; `query` begins with query `first`."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)

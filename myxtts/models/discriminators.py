@@ -38,7 +38,7 @@ SPECTRUM_CHANNELS = (32, 32, 32, 32, 32)
 
 
 class PeriodDiscriminator(Layer):
-    """Discriminator over every `period`-th sample: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
+    """Discriminator of samples that are `period` apart: audio `(B, S)` to a list of feature maps `(B, period, T, C)`.
 
     The last feature map is the score. `channels` has one entry per convolution; all but the last have a stride of 3.
     """
@@ -96,7 +96,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: Divides the papers' channel counts; the results are at least 4. A larger divisor speeds up training.
+        divisor: The papers' channel counts are divided by it (minimum result: 4). A larger divisor speeds up training.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

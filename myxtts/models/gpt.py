@@ -190,7 +190,7 @@ class GPT(Layer):
         return ops.softmax(ops.where(text_mask[:, None], scores, HIDDEN), axis=-1)
 
     def codes_to_latents(self, latents: Tensor, text_inputs: Tensor, codes: Tensor, text_mask=None) -> Tensor:
-        """Computes the GPT latents from which codes are predicted: the waveform decoder's input.
+        """Computes GPT latents, the waveform decoder's input. They are the hidden states that predict `codes`.
 
         Args:
             latents: Conditioning latents, `(B, num_latents, width)`.
@@ -207,7 +207,7 @@ class GPT(Layer):
         return self.hidden(latents, text_inputs, audio_inputs, key_mask)[:, ops.shape(text_inputs)[1] :]
 
     def prefill(self, latents: Tensor, text_inputs: Tensor, text_mask: Tensor) -> DecodingState:
-        """Processes latents, text and start code.
+        """Processes the prompt, which consists of latents, text and start code.
 
         Args:
             latents: Conditioning latents, `(B, num_latents, width)`.

@@ -50,8 +50,8 @@ class WaveformDecoder(Layer):
     def frames_to_samples(self, frames: Tensor, speaker: Tensor, present: Tensor | None = None) -> Tensor:
         """Generates audio `(B, F hop_length)` in [-1, 1] from frames `(B, F, width)` and speaker vectors `(B, D)`.
 
-        If `frames` is a part of a sentence, its audio equals this part of the sentence's audio, except in the first
-        `history_frames` (unless the part is the start) and the last `lookahead_frames` (unless the part is the end).
+        `frames` may be a part of a sentence. Its audio then equals this part of the sentence's audio, except near cuts:
+        in the first `history_frames` after a cut, and in the last `lookahead_frames` before a cut.
 
         `present` `(B, F)` bool is False for padding, which then does not affect other frames. None means no padding.
         """
@@ -259,7 +259,7 @@ class IstftGenerator(WaveformDecoder):
         return self._overlap(ops.irfft(spectrum, fft_length=4 * self.hop_length) * self.window, present)
 
     def _overlap(self, parts, present):
-        """Overlap-adds windowed frames `(B, F, 4 hop)`. Divides the sum `(B, F hop)` by the sum of squared windows."""
+        """Overlap-adds windowed frames `(B, F, 4 hop)` to audio `(B, F hop)`, divided by the sum of squared windows."""
         squares = ops.broadcast_to(self.window**2, ops.shape(parts))
         # Padding has no window, so the envelope may be zero.
         envelope = ops.maximum(self._sum_of_shifted(masked(squares, present)), 1e-3)

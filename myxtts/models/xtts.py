@@ -62,7 +62,7 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model that shares the parts of `models`. Later models take precedence if several have a part.
+        """Creates a model that shares the parts of `models`. If several have the same part, the last one's is used.
 
         `mel_stats` come from the model whose DVAE is used or, without a DVAE, from the last model.
         """

@@ -120,8 +120,8 @@ def make_agenda(
     """Returns a `StageWork` for each stage in `training.stage`. Renames damaged checkpoints.
 
     `reset` lists stages to start over. `taken` lists trained stages that the run will copy from `training.init_from`.
-    If `training.stage` is `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if other
-    stages depend on `training.stage` and would become unusable if `training.stage` were trained further.
+    If `training.stage` is `all`, untrained stages in `training.leave_out` are omitted. Raises `UserError` if the run
+    would train `training.stage` further, and other stages that depend on its weights would become unusable.
     """
     training = config.training
     stores = {name: CheckpointStore(f"{training.checkpoint_dir}/{name}") for name in STAGES}
@@ -175,7 +175,7 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns why a stage with a checkpoint cannot continue, or "" if nothing prevents it (see `StageWork.stays`)."""
+    """Returns `StageWork.stays` of a stage with a checkpoint: the reason why it cannot continue, or "" for none."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:

@@ -71,7 +71,7 @@ def open_run(
     Returns the data set, whose `config` has the complete settings of the run, and a `StageWork` per stage.
 
     Raises `UserError` if the folder has a different run, the model in --init-from lacks a part, the recordings are
-    unusable, or training would make existing stages unusable. Settings and intact checkpoints are then unchanged.
+    unusable, or training would make existing stages unusable. Errors leave settings and intact checkpoints unchanged.
     """
     config, began = origin.settle_origin(config)
     training, home = config.training, Path(config.training.checkpoint_dir)
@@ -118,7 +118,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json` without workers, the vocabulary, and recordings of training speakers to the run's folder."""
+    """Writes vocabulary, recordings of training speakers and `config.json` (without workers) to the run's folder."""
     training = replace(dataset.config.training, workers=(), worker_index=0)
     config, home = replace(dataset.config, training=training), Path(training.checkpoint_dir)
     write_json(home / "config.json", origin.with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())
@@ -138,7 +138,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns a stage's trainer and a list of callbacks that write logs and samples; only the chief gets callbacks."""
+    """Returns a stage's trainer, and callbacks that write logs and samples (none, if this worker is not the chief)."""
     speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)

@@ -71,12 +71,12 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
 
 
 def _with_tune(config, names):
-    """Returns `config` with those of `names` that can be fine-tuned as `training.tune`."""
+    """Returns `config` with `training.tune` set to the stages in `names` that can be fine-tuned."""
     return replace(config, training=replace(config.training, tune=tuple(one for one in TUNABLE if one in names)))
 
 
 def _startable(began):
-    """Returns the trained stages of the model that a run began with, as keys; {} if the model no longer exists."""
+    """Returns `{stage: checkpoints}` of the model that the run with settings `began` started from; {} if it is gone."""
     try:
         return run_folder.stores_in(_source(began))
     except (UserError, OSError) as error:
@@ -104,8 +104,8 @@ def _refuse_other_origin(config):
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages in `training.tune`, in which `settle_origin` stores the default of a new run: the stage in
-    --stage, or if this is `all` or cannot be fine-tuned, all that have `takes_init_from` and `tuned_with_all`."""
+    """Returns the stages in `training.tune` (set by `settle_origin` for a new run). If it is empty, returns the stage
+    in --stage; if this is `all` or cannot be fine-tuned, all stages with `takes_init_from` and `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -115,8 +115,8 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
-    """Returns the stages that a run copies from `training.init_from` and does not fine-tune. If not `is_new`, these are
-    the stages whose copies are damaged, which are renamed. A reset that keeps the GPT never copies its named stage."""
+    """Returns the stages that a run copies from `training.init_from` and does not fine-tune. Unless `is_new`, returns
+    only those with damaged copies, which are renamed. A reset that keeps the GPT never copies the stage it names."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
     others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
     is_copied = lambda name: is_new or {path.name[-8:] for path in (home / name).glob("*step_*")} == {"00000000"}
@@ -126,8 +126,8 @@ def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
-    """Returns `{stage: its checkpoints in --init-from}` for the stages in `taken` and the stages to fine-tune. Raises
-    `CheckpointError` if a checkpoint is missing or damaged."""
+    """Returns `{stage: checkpoints}` of the model in --init-from, for the stages to copy (`taken`) or fine-tune that
+    the run lacks. Raises `CheckpointError` if a checkpoint is missing or damaged."""
     own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - config.training.resets
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     found = {name: _trained_part(_source(config), name) for name in (*taken, *tuned) if name not in own}
@@ -138,8 +138,8 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
     """Copies the checkpoints `parts` (see `source_parts`) into a run as step 0. Files of stages that are not fine-tuned
-    are copied as they are, with equal digests, and these stages are marked as finished. If `is_new`, also copies the
-    voices of the model in --init-from."""
+    are copied unchanged, so that their digests stay the same, and these stages are marked as finished. If `is_new`,
+    also copies the voices of the model in --init-from."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     copied = "model.safetensors", f"{run_folder.MEL_STATS}.safetensors", SPEECH_RATES
     for name, store in parts.items():
@@ -224,9 +224,9 @@ def _continued(config, began):
 
 
 def adopt(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the shape and sampling settings of the model in --init-from. If `config` has no vocabulary
-    or no g2p setting, that of the model is used. Raises `CheckpointError` if the model lacks a needed part,
-    and `ConfigError` if the settings do not fit the model."""
+    """Returns `config` with the shape and sampling settings of the model in --init-from. A vocabulary or g2p setting
+    that `config` lacks is also taken from the model. Raises `CheckpointError` if the model lacks a needed part, and
+    `ConfigError` if the settings do not fit the model."""
     source, home, data = _source(config), Path(config.training.checkpoint_dir), config.data
     require(source.resolve() != home.resolve(), "--checkpoint-dir", "another folder than that of --init-from", home)
     stored = run_folder.read_config(source)
@@ -262,7 +262,7 @@ def _source(config):
 
 
 def _trained_part(source, name):
-    """Returns the checkpoints of a part in the folder `source`. Raises `CheckpointError` if there are none."""
+    """Returns the checkpoints of stage `name` in the folder `source`. Raises `CheckpointError` if there are none."""
     if not (store := CheckpointStore(source / name)).steps():
         hint = " A Coqui model needs dvae.pth, its own or that of XTTS v2, beside model.pth." * (name == "dvae")
         raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.{hint}")

@@ -84,7 +84,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Locks the shards one after another, and yields their numbers. Shards locked by other processes come last."""
+    """Locks one shard after another and yields its number. At the end, waits for shards locked by other processes."""
     turns = [(number, False) for number in numbers]
     for number, waits in turns:
         with claimed(lock, number, waits) as is_ours:

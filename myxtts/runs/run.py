@@ -89,7 +89,7 @@ class Run:
 
     @property
     def last_steps(self) -> dict[str, int]:
-        """Step of the newest checkpoint of each stage that has one."""
+        """Step of each stage's newest checkpoint, by stage. Stages without a checkpoint are omitted."""
         return {stage: store.steps()[-1] for stage, store in stores_in(self.folder).items()}
 
     @property
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def best(self) -> dict[str, int]:
-        """Step of the best checkpoint of each stage that has one."""
+        """Step of each stage's best checkpoint, by stage. Stages without a best checkpoint are omitted."""
         steps = {stage: store.best_step() for stage, store in stores_in(self.folder).items()}
         return {stage: step for stage, step in steps.items() if step is not None}
 
@@ -126,8 +126,8 @@ class Run:
     def export(self, output: str | Path, weights: str | None = None, which: str = "best", format: str = "onnx") -> Path:
         """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
 
-        `weights` is the number format of the GPT's matrices, `float32` or `int8`; None is the usual one of `format`,
-        which is `onnx` or `web`. Raises `UserError` if the GPT is not trained yet, or if `output` is not empty.
+        `weights` is the number format of the GPT's matrices, `float32` or `int8`; None is the default for `format`
+        (`onnx` or `web`). Raises `UserError` if the GPT is not trained yet, or if `output` is not empty.
         """
         from myxtts.interchange.onnx.exporting import export_model
 
@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: Voice as in `Synthesizer.speak`. If None, `runs.samples.held_out_voice` selects recordings.
-            language: Language code or name. If `language` and `voice` are None, that of the recordings is used.
+            language: Language code or name. If `language` and `voice` are None, the recordings' language is used.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 

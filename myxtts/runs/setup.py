@@ -42,9 +42,9 @@ MEASURED_STEPS = 12
 
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
-    """Raises `UserError` for errors that can be found before TensorFlow is imported. Arguments are as in `set_up`.
+    """Raises `UserError` for errors that can be found before TensorFlow is imported. `set_up` explains the arguments.
 
-    Raises `TextsMissing`, for recordings without texts, only if there is no other error.
+    If the only error is that the recordings have no texts, raises `TextsMissing`.
     """
     data, training = config.data, config.training
     require_free_port(training)
@@ -75,8 +75,8 @@ def check_request(config: XTTSConfig, download: bool = False, **devices) -> None
 
 
 def check_settings(config: XTTSConfig) -> None:
-    """Raises `UserError` for conflicting settings or an unknown language. Of a run that exists or has several workers,
-    `settle_origin` checks --tune and --lora-rank later."""
+    """Raises `UserError` for conflicting settings or an unknown language. Checks --tune and --lora-rank only for a
+    new run with a single worker; for other runs, `settle_origin` checks them later."""
     data, training, home = config.data, config.training, Path(config.training.checkpoint_dir)
     try:
         get_language(data.language or "en")
@@ -92,7 +92,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig) -> None:
-    """Raises `ConfigError` if --tune is invalid for a new run, or --tune or --lora-rank lacks --init-from."""
+    """Raises `ConfigError` if --tune is invalid in a new run, or --tune or --lora-rank is used without --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or {*tune, *training.leave_out} >= {*TUNABLE}, TUNE, "without dvae, or all", given, hint)
@@ -108,8 +108,8 @@ def check_tuning(training: TrainingConfig) -> None:
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
 
-    If --init-from is `base`, keeps all sampling settings of `config`, else only those that differ from the defaults. A
-    clip limit above the model's limit is lowered if it has its default value, and raises `ConfigError` otherwise.
+    Sampling settings of `config` are kept if they differ from the defaults, or if --init-from is `base`. If a clip
+    limit is above the model's limit, a default value is lowered, and any other value raises `ConfigError`.
     """
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
@@ -182,7 +182,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Returns `config` with a training set: LJSpeech if `download`, else `data.train_data`, else a sample corpus."""
+    """Returns `config` with `data.train_data` set to LJSpeech if `download`, or to a sample corpus if it was None."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -225,7 +225,7 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures and prints the step time of each device plan. Returns the `set_up` arguments for the fastest plan."""
+    """Measures and prints the step time on one, two and all GPUs. Returns the arguments of `set_up` for the fastest."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {

@@ -57,5 +57,5 @@ def base_folder() -> Path:
 
 
 def model_name(folder: AnyPath) -> str:
-    """Returns `base` for the bundled model, `./base` for another folder named `base`, else the folder's path."""
+    """Returns `base` for the bundled model, otherwise the folder's path. The path `base` is returned as `./base`."""
     return BASE_NAME if is_base(folder) else path_text(Path(folder))

@@ -173,11 +173,11 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns the file's path in the newest checkpoint where it is not damaged; None if it is missing there."""
+        """Returns a file's path in the newest checkpoint in which it is not damaged; None if it is missing there."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
-        """Calls `read(step)`, newest step first, until no `CheckpointError` is raised. Returns the result, or None."""
+        """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
         steps = self.steps()
         for step in reversed(steps):
             try:
@@ -258,7 +258,7 @@ class CheckpointStore:
         return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None. Renames newer, damaged checkpoints with a warning.
+        """Returns the step of the newest intact checkpoint, or None. Renames each damaged newer one, and calls `warn`.
 
         If the newest intact checkpoint has another format, raises `CheckpointVersionError` and does not rename it.
         """

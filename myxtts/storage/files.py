@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """If an `OSError` in a `with` block names no file or the file `temporary`, changes its file name to `path`."""
+    """Makes an `OSError` in a `with` block name the file `path`, if it names no file or the file `temporary`."""
     try:
         yield
     except OSError as error:
@@ -171,10 +171,10 @@ def _claim(descriptor, path):
 
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
-    """Removes temporary files and folders that killed processes left in `folder`. Keeps those that are locked.
+    """Removes temporary files and folders that killed processes left in `folder`, except those that are locked.
 
-    `name` is a glob pattern for the first 40 characters of the final file name. Also removes old versions of replaced
-    folders, unless `kind` is "". Without file locks, the caller must make sure that no process writes to `folder`.
+    `name` is a glob pattern for the first 40 characters of the final file name. If `kind` is "", keeps old versions of
+    folders that were being replaced. Without file locks, the caller must ensure that no process writes to `folder`.
     """
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
@@ -223,14 +223,14 @@ def append_line(path: AnyPath, line: str) -> None:
 
 
 def read_csv(path: AnyPath) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file as `{column name: text}`; [] if the file does not exist. Recognizes semicolons as
-    separators, which spreadsheet programs may write. Replaces bytes that cannot be decoded as UTF-8."""
+    """Returns the rows of a CSV file as `{column name: text}`; [] if the file does not exist. The separator may be a
+    comma or a semicolon (see `csv_delimiter`). Replaces bytes that cannot be decoded as UTF-8."""
     text = Path(path).read_text("utf-8-sig", errors="replace") if Path(path).is_file() else ""
     return list(csv.DictReader(io.StringIO(text), delimiter=csv_delimiter(text), restval=""))
 
 
 def csv_delimiter(text: str) -> str:
-    """Returns the delimiter by the first line of a CSV text: a semicolon, as some spreadsheets write, or a comma."""
+    """Returns the delimiter of a CSV text: a semicolon if the first line contains one, otherwise a comma."""
     return ";" if ";" in text.partition("\n")[0] else ","
 
 

@@ -82,8 +82,8 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of the voice `name`. If it is unknown, or `name` is None, returns the language that all
-    training speakers share, or None."""
+    """Returns the language of the voice `name`. If this language is unknown, or if `name` is None, returns the common
+    language of all training speakers, or None if there is none."""
     if name and (own := find_speaker(folder, name).language):
         return own
     languages = {one.language for one in read_speakers(folder).values() if one.clip}
@@ -91,7 +91,8 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the only training speaker, or None. For the bundled model, returns a voice, preferably in `language`."""
+    """Returns the name of the training speaker if there is exactly one. Otherwise, returns None or, for the bundled
+    model, the name of a voice, preferably in `language`."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

@@ -117,8 +117,8 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut after the last clause mark in the second half of these characters. If there is none, it is cut at the last
-    space in this half that is not within notation such as `3 May`, else at the last space, else at the limit.
+    is cut at the first of these places that exists: the last clause mark in the second half of `max_chars` characters;
+    the last space in this half that is not within notation such as `3 May`; the last space; the limit.
     Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars

@@ -24,9 +24,9 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
 
-    If the letters fit `language` (None: English), or `language` is not supported, returns `language` and `""`. If the
-    letters fit one other language, returns that language. If they fit several, `identify_language` may select one by
-    the words. The model's languages, `among`, are preferred. If several languages or none remain, returns `language`.
+    Returns `language` (English if None) and `""` if it fits the letters or is not supported. Otherwise, finds all
+    languages that fit the letters; `identify_language` may select one of them by the words. Languages in `among`, those
+    of the model, are preferred. If exactly one language remains, returns it. Otherwise, returns `language`.
     """
     code, texts = language or "en", [*texts]
     try:
@@ -86,8 +86,8 @@ def language_to_read(
 ) -> tuple[str, str]:
     """Selects the language in which to read a text. Returns its code, and a message about the choice (may be `""`).
 
-    Takes `requested` or, if None, `own` (the speaker's or model's language). If both are None, `identify_language` may
-    identify a language; the default is English. If the letters do not fit, `guess_language` may replace the language.
+    Takes the first language that is known: `requested`; `own`, the language of the speaker or model; the result of
+    `identify_language`; English. `guess_language` may replace it if the letters do not fit. `speaker` is for messages.
     """
     language, note = guess_language([text or ""], requested or own, among)
     if requested or note and language != own:

@@ -57,7 +57,7 @@ class Reader(NamedTuple):
         return replaced if self.characters.issuperset(replaced) else cleaned
 
     def tagged(self, read: str, language: str) -> str:
-        """Returns the language tag plus the text `read` (see `Reader.read`), with each space replaced by `SPACE`."""
+        """Returns the language tag plus `read`, a result of `Reader.read`. Each space is replaced by `SPACE`."""
         return (get_language(language).tag + read).replace(" ", SPACE)
 
     def unknown(self, read: str, language: str) -> list[str]:

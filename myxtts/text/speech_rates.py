@@ -73,7 +73,7 @@ def measure_rates(spoken: Iterable[tuple[str, str, float]]) -> dict[str, SpeechR
 def longest_texts(rates: dict[str, SpeechRate], origin: str | None = None) -> dict[str, int]:
     """Returns the number of characters of the longest training text, by language, or {} if the texts are unknown.
 
-    `rates` are measured on the run's recordings. `origin` is the model from which the run started, or None. If it is
+    `rates` come from the run's own recordings. `origin` is the model from which the run started, or None. If it is
     the bundled model, its training texts are included. If it is another model, returns {}: its texts are unknown.
     """
     if origin is not None and not is_base(origin):

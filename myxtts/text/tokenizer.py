@@ -313,7 +313,7 @@ class XTTSTokenizer:
 
 
 def _clean_corpus(texts: Corpus, g2p: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Returns the texts to tokenize (see `g2p.written`), and the sorted codes of all their languages."""
+    """Returns the texts to tokenize (from `g2p.written`), and the sorted codes of all languages in `texts`."""
     pairs = [(unicodedata.normalize("NFC", text), language) for text, language in texts]
     codes = {get_language(language).code for _, language in pairs}
     return [written(text, language, g2p) for text, language in pairs], sorted(codes)

@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Sets `best` and returns True if the criterion `by` equals `best_by` and `value` is the new minimum."""
+        """If `by` is the criterion `best_by` and `value` is a new minimum, sets `best` and returns True, else False."""
         is_less = math.isfinite(value) and (self.best is None or value < self.best[0])
         if improves := by == self.best_by and is_less:
             self.best = (value, self.step)
@@ -119,9 +119,9 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`. Returns `dataset` with the batch order to train on. If `record` is not None, this batch order
-        continues the order in `record`. Resets `best` and early stopping if the validation clips or earlier stages
-        have changed, because old and new losses are then not comparable."""
+        """Sets `clips`, and returns `dataset` with the batch order to train on. After resuming, this order continues
+        the order in `record`. If validation clips or earlier stages have changed since the checkpoint, resets `best`
+        and early stopping, because old and new losses are not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -180,10 +180,10 @@ class OrderedClips:
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        JSON: `start` describes this order's first batch in the current epoch. A run with the same clips and batches
-        rebuilds the order from `start`. `cut` describes the batch at `position`. Other runs continue at `cut`.
-        Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` (uint8) is 1 for clips used in the
-        epoch before `start`. `heard` (uint8) is 1 for clips used in the epoch before `cut`.
+        JSON: `start` is where this order begins the current epoch, and `cut` is the batch at `position`. A run with the
+        same clips and batches rebuilds the order from `start`. Other runs continue at `cut`.
+        Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` and `heard` (uint8) are 1 for clips
+        that this epoch has already used at `start` and at `cut`, respectively.
         """
         start, cut = self.order.start_at(position), self.order.cut(position)
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
@@ -194,7 +194,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` that continues the order in `record`, and a warning (None if nothing changed)."""
+        """Returns the `EpochStart` to continue the order in `record`, and a warning if the data changed, else None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -225,7 +225,7 @@ TRAINED = "trained"
 
 
 class Checkpointer:
-    """Saves and loads a trainer's checkpoints. The chief saves them, and selects the step that all workers load."""
+    """Saves and loads a trainer's checkpoints. Worker 0 saves them, and selects the step that all workers load."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.workers = trainer, trainer.workers
@@ -270,8 +270,8 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore) -> None:
-        """Loads the newest intact checkpoint in `store`, unless it contains only starting weights (step 0). Raises
-        `CheckpointError` if the checkpoint is unusable, or if another run's `store` has no trained checkpoint."""
+        """Loads the newest intact checkpoint in `store`, unless it has only starting weights (see `is_start`). Raises
+        `CheckpointError` if the checkpoint is unusable, or if another run's `store` has none to load."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)

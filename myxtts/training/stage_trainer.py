@@ -88,8 +88,8 @@ class StageTrainer:
         """Whether a thread prepares batches during training. If False, each batch is prepared when it is needed."""
 
     def _build(self, model, resumed):
-        """Resolves the training switches and builds the stage's model and its `TrainStep`."""
-        # `resumed` is a store or None. Its newest checkpoint may contain only starting weights, see `is_start`.
+        """Settles the training switches, and builds the stage's model and its `TrainStep`. `resumed` is the checkpoint
+        store to resume from, or None. Its newest checkpoint may contain only starting weights, see `is_start`."""
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined = tuple(filter(None, workers.addresses))
         rule, hint = "the workers that this process has joined", "Use myxtts.train(config), which connects them."
@@ -255,7 +255,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns a `DevicePipeline`, which prepares batches `start` to `stop - 1` and copies them to the model device.
 
-        `watch(phase, call)` can wrap `call`, the function that runs the phase (`preprocess` or `transfer`), to time it.
+        `watch(phase, call)` gets the function of a phase (`preprocess`, `transfer`), and returns it or a timed version.
         """
         # Number of batches that are ready in the buffer. With accumulation, each step uses several batches.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline

@@ -33,8 +33,9 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
 
     `starts` and `ends`, `(N,)` seconds, are the times of the segments. `pieces` are the texts in order, with times.
 
-    Returns atoms in spoken order, which together contain all segments and texts. A text that is not spoken becomes an
-    atom without segments. An atom whose text is missing, faulty or uncertain has a `reason` and is not used in a clip.
+    Returns atoms in spoken order. An atom is a group of segments with the text that is spoken in them. Each segment and
+    each text is in one atom; a text that is not spoken is in an atom without segments. An atom whose text is missing,
+    faulty or uncertain has a `reason` and is not used in a clip.
     """
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
@@ -75,12 +76,11 @@ def _has_both(atom):
 
 
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
-    """Returns whether the segments' durations fit the lengths of the texts much better than those of reordered texts.
+    """Returns True if the segments' durations fit the texts' lengths, False if `align` probably found wrong `atoms`.
 
-    False means that `atoms`, the result of `align`, are probably wrong. Returns True if there are too few texts to
-    decide. Texts of similar lengths, such as verses, fit in any order. The result is therefore also True if the misfit
-    is less than 1.4 standard errors above its expected value for correct texts. `starts` and `ends` are the times of
-    the segments, `(N,)` seconds. `num_pieces` is the number of texts."""
+    The durations fit if the misfit is much smaller than for the same texts in another order, or less than 1.4 standard
+    errors above its expected value (texts of similar lengths, such as verses, fit in any order). Returns True if there
+    are too few texts to decide. Segments have `starts` and `ends`, `(N,)` seconds. `num_pieces` counts the texts."""
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < 12 or len(paired) < 4:
         return True
@@ -91,20 +91,20 @@ def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.
 
 
 def _lengths(atoms, starts, ends):
-    """Returns two `(A,)` arrays: the seconds of speech in each atom, and the number of letters in each atom."""
+    """Returns two `(A,)` arrays: the total seconds of each atom's segments, and the number of letters in its text."""
     seconds = [(ends[one.first : one.last] - starts[one.first : one.last]).sum() for one in atoms]
     return np.array(seconds, float), np.array([count_letters(one.text) for one in atoms], float)
 
 
 def _deviations(seconds, counts):
-    """Returns the z-score of each atom's log(seconds per letter), `(A,)`. Assumes a larger spread for short texts."""
+    """Returns z-scores of log(`seconds` / `counts`), `(A,)`. Assumes a larger variance for few letters (`counts`)."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
 
 def _links(starts, ends, pieces):
-    """Matches texts with segments of speech by time. Returns a dictionary that maps the index of a segment to the index
-    range `(first, end)` of its texts, and a list of the (segment index, text index) pairs that clearly overlap."""
+    """Matches segments of speech and texts by time. The first result, `{i: (first, end)}`, assigns texts `[first, end)`
+    to segment i. The second result lists all pairs (segment index, text index) that clearly overlap."""
     begins, finishes = np.array([(piece.start, piece.end) for piece in pieces]).reshape(-1, 2).T
     latest = np.maximum.accumulate(finishes)
     links, touches = {}, []
@@ -160,8 +160,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
 
     `times` contains start and end of each sentence in seconds, or None for a sentence that was not recognized. Such a
     sentence gets a `fault`, and times that span the gap between recognized neighbors. `seconds` is the total duration.
-    Raises `UserError` if too few sentences were recognized.
-    """
+    Raises `UserError` if too few sentences were recognized."""
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < 0.25 * len(pieces):
         shares = f"{count} of {len(pieces)} sentences were recognized"
@@ -217,8 +216,8 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns a copy of `times` with estimates for None. Sentences in a gap share its time in proportion to `letters`.
-    A gap stays None if it has over `most` letters, or if its duration is implausible at `pace` seconds per letter."""
+    """Returns a copy of `times` with estimates in place of None: a gap is divided in proportion to `letters`. Leaves
+    None in a gap with over `most` letters, or with an implausible duration at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -231,7 +230,8 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of a sentence from its recognized words; returns None if the duration is implausible."""
+    """Estimates start and end of the sentence `text`. Its word k was recognized as `heard[places[k]]`, or not at all if
+    the place is -1. Returns None if the duration is implausible at `pace` seconds per letter."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

@@ -192,8 +192,8 @@ def listen(
 ) -> None:
     """Runs the checks that need a neural network, and drops the clips that fail. `clips` are (clip, WAV file) pairs.
 
-    If `needs_text`, the recognizer provides the texts of the clips; otherwise, it checks the given texts. `options`,
-    made by `command.open_options`, contain the models; checks without a model are skipped. `tell` prints progress.
+    If `needs_text`, the recognizer provides the texts of the clips; otherwise, it checks the given texts. `options` are
+    from `command.open_options`. A check is skipped if its model in `options` is None. `tell` prints progress.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return

@@ -47,7 +47,7 @@ class SetFolder:
         return sorted(map(files.read_json, (self.path / SOURCES).glob("*.json")), key=lambda record: record["number"])
 
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
-        """Marks a fraction `share` of the clips for validation, in whole blocks because nearby clips are similar."""
+        """Marks a fraction `share` of clips for validation. Keeps neighboring clips together, as they are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
         length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
         for row in record["rows"]:
@@ -82,7 +82,7 @@ class SetFolder:
         self.path_of(source_id, ".heard").unlink(missing_ok=True)
 
     def _append(self, name, columns, lines, start, separator):
-        """Replaces a recording's lines, which begin with `start`, in the CSV file `name` with the header `columns`."""
+        """In the CSV file `name` with header `columns`, deletes lines that begin with `start`, then appends `lines`."""
         kept = [line for line in self._lines(name) if not line.startswith(start)]
         if not kept and not lines:
             (self.path / name).unlink(missing_ok=True)
@@ -197,7 +197,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Draws a minute of a recording. Returns the start time, `(kind, x, width, text)` of boxes, and an SVG waveform."""
+    """Draws the minute at `start` seconds. Returns this time, boxes `(kind, x, width, text)`, and an SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

@@ -26,7 +26,7 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Start and end frames of N segments of speech, and frames in the pauses where clips can be cut, `(N,)` arrays.
+    """Start and end frames of N segments of speech, and frames in the pauses around them to cut at, `(N,)` arrays.
 
     Segment i has frames `[starts[i], ends[i])`. A clip of segments i to j has frames `[begins[i], finishes[j])`.
     `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
@@ -103,10 +103,10 @@ def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 def choose_clips(
     atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
 ) -> list[tuple[int, int, int, int]]:
-    """Combines neighboring atoms into clips of minimum cost by dynamic programming.
+    """Combines neighboring atoms, which cannot be split, into clips of minimum total cost by dynamic programming.
 
     A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
-    contains a long pause. Returns `(first, last, start, end)` for each clip, which consists of the atoms with indices
+    contains a long pause. Returns `(first, last, start, end)` for each clip: it consists of the atoms with the indices
     `[first, last)` and of the frames `[start, end)`.
     """
     best, choice = [0.0], [None]
@@ -150,7 +150,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Cuts segments, `(N, 2)`, that are longer than `max_seconds`, at every frame that is the quietest in ±0.5 s."""
+    """Cuts segments `(N, 2)` over `max_seconds` long at each frame that is the quietest in ±0.5 s; returns `(M, 2)`."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

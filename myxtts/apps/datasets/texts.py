@@ -59,7 +59,7 @@ def is_subtitles(path: Path) -> bool:
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
     """Reads the text file of a recording. Returns [] if `text` is None, because the audio is transcribed later.
 
-    Raises `UserError` if the text cannot be read, or if the recording needs a recognizer and `options` have none.
+    Raises `UserError` if the text cannot be read, or if it needs a recognizer or aligner that `options` does not have.
     """
     if text is None:
         if options.recognizer is None:

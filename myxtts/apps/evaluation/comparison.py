@@ -170,7 +170,7 @@ class Comparison:
     """Error messages of the sources that could not be evaluated, by name."""
 
     def figure(self, row: Row, metric: Metric, ids: Collection[str] | None = None) -> Estimate | None:
-        """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if it is not measured."""
+        """Estimates a metric of a row on the sentences `ids` (None: all). Returns None if the row lacks the metric."""
         parts = row.parts(metric.name, ids)
         estimate = share if metric.is_share else ratio
         return estimate(*np.array(list(parts.values())).T).times(metric.scale) if parts else None
@@ -183,7 +183,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences (row minus first row) as `{metric: estimate}`, for each `compared` row except the first row."""
+        """For each `compared` row after the first: `{metric: estimate}` of the difference, this row minus the first."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -230,15 +230,15 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group; None means all. `seen speakers` and `unseen speakers` exist if both have sentences."""
+        """Maps `all` to None and, if neither group is empty, `seen speakers` and `unseen speakers` to sentence ids."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there is only one row to compare.
 
-        Candidates are the `_eligible` rows (complete sentences, similar voice) or, if no row is eligible, all rows. For
-        each metric of `DECIDING` in turn, candidates that are significantly worse than the best candidate are removed.
+        Candidates are the rows with complete sentences and a similar voice (`_eligible`) or, if there are none, all
+        rows. For each metric of `DECIDING` in turn, candidates significantly worse than the best one are removed.
         """
         if len(self.compared) < 2:
             return None
@@ -263,7 +263,7 @@ class Comparison:
         return able, "; ".join(reasons)
 
     def _eligible(self, row):
-        """Returns whether a row may be the best: sentences end properly (`ends_well`) and the voice is similar."""
+        """Returns True if a row can be the best: its sentences end properly (`ends_well`), and its voice is similar."""
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
         own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
@@ -279,10 +279,10 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources. Leaves out sources that fail, so that the other results are not lost.
-    Raises `UserError` if a source fails before any model or folder was measured. A model or folder also fails if it can
-    speak none of the sentences. After each sentence, calls `on_measured(row)`, which may save the audio of
-    `row.measured[-1]`. Then the audio is deleted from memory.
+    """Measures the speech of all sources, and compares it. After each sentence, calls `on_measured(row)`, which can
+    save the audio of `row.measured[-1]` before it is deleted from memory. Leaves out a source that raises a `UserError`
+    and a model or folder that can speak none of the sentences. The error is raised instead if no model or folder was
+    measured before.
     """
     rows, left_out = [], {}
     for row in sources:

@@ -55,8 +55,8 @@ def choose_sentences(
         data: Data set with recordings. The default is the data set of the first run whose data still exist.
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of unlabeled clips. The default is `data.language` of the first run that
-            sets it. Otherwise, clip languages are detected; `texts` are in the language of a run's speakers or English.
+        language: Language of `texts` and of unlabeled clips. None selects the first `data.language` that a run sets. If
+            no run sets it, clip languages are detected, and `texts` get the language of a run's speakers, else English.
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -97,8 +97,8 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
     If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
-    run rejected are left out. Each sentence gets a voice: the longest training clip of the same speaker and language,
-    else the longest other clip, else the sentence's clip. Raises `UserError` if no clip is held out and readable.
+    run rejected are left out. The voice of a sentence is the speaker's longest other clip in the language, preferably a
+    training clip. If there is none, it is the sentence's clip. Raises `UserError` if no clip is held out and readable.
     """
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
@@ -146,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns ids of a run's training clips and rejected clips; both sets are empty if the run used other data."""
+    """Returns two sets of ids: the clips of `folder` (`utterances`) that a run trained on, and those it rejected."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"

@@ -22,7 +22,7 @@ from myxtts.apps.server.voices import VoiceBook
 
 
 def make_app(speaker: Speaker, voices: VoiceBook, settings: ServerSettings) -> FastAPI:
-    """Builds the FastAPI app, which starts `speaker` at startup, unless it is running, and stops it at shutdown."""
+    """Builds the FastAPI app. At startup, the app starts `speaker` if necessary; at shutdown, it stops `speaker`."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

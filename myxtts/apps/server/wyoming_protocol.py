@@ -64,7 +64,7 @@ class _Conversation(AsyncEventHandler):
             pass  # raised for broken connections and by the event parser
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. After an error, returns False to disconnect the client, which may be waiting for audio."""
+        """Answers an event. Returns False after an error, which disconnects the client, and True otherwise."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:

@@ -93,7 +93,7 @@ class Door:
 
 
 def _in_language(language, send):
-    """Wraps ASGI's `send` so that Gradio's own labels ("Drop file here") are in `language`, not in the browser's."""
+    """Wraps ASGI's `send` so that Gradio's own labels ("Drop file here") are in `language` in any browser."""
     script = f"<head><script>Object.defineProperty(navigator, 'language', {{get: () => '{language}'}})</script>"
 
     async def changed(message):

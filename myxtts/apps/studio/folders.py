@@ -34,7 +34,7 @@ _NAME = re.compile(r"[^\W_][\w .-]{0,99}(?<! )")
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the run names, newest first. A run named `base` becomes `./base`, because `base` is the bundled model."""
+    """Returns the names of runs, newest first. A folder `base` is listed as `./base`; `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
@@ -61,7 +61,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set with this name. If there is none, returns `named`, which may be a path."""
+        """Returns the folder of the data set called `named`. If there is none, returns `named`, perhaps a path."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -127,20 +127,19 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the paths of a data set's CSV lists if the page cut its clips from long recordings; otherwise []."""
+        """Returns the paths of a data set's CSV lists; [] if the page did not cut the data set from recordings."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
     def doubts(self, folder: str) -> dict[tuple[str, str], str]:
-        """Returns `{(clip, text): reason}` for the texts that were doubtful when the data set was cut."""
+        """Returns `{(clip, text): reason}` for the texts that `myxtts make-dataset` flagged as doubtful."""
         rows = read_csv(Path(folder, "segments.csv")) if self.lists(folder) else ()
         return {(row["clip"], row["text"].lstrip("'")): row["detail"] for row in rows if row["clip"] and row["detail"]}
 
     def correct(self, folder: str, loaded: Sequence, texts: Sequence, languages: Mapping[str, str] = {}) -> int:
-        """Saves edited texts of clips to the CSV lists of a data set; returns the number of edited texts. `loaded` and
-        `texts` are the rows (clip, text, …) before and after the edit. A clip whose text is now empty is removed.
-        `languages`, `{old code: new code}`, replaces the clips' languages. Raises `UserError` if the text of an edited
-        clip has been changed on disk since it was loaded."""
+        """Saves edited texts to a data set's CSV lists; returns their number. `loaded` and `texts` are the rows (clip,
+        text, …) before and after the edit. Clips whose text is now empty are removed. `languages` maps old language
+        codes of the clips to new ones. Raises `UserError` if an edited text has also been changed on disk."""
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
@@ -164,7 +163,7 @@ class DataSets:
 
 
 class Kept(NamedTuple):
-    """A folder in the list of the tab Models. Its `kind` is `run`, `data`, `export` or `evaluation`."""
+    """A folder that the tab Models shows in its list. Its `kind` is `run`, `data`, `export` or `evaluation`."""
 
     kind: str
     folder: Path
@@ -174,7 +173,7 @@ class Kept(NamedTuple):
 
 
 def kept_in(home: Path) -> dict[str, Kept]:
-    """Returns the runs (newest first), data sets, exports and the evaluation, each by its path relative to `home`."""
+    """Returns the runs (newest first), data sets, exports and the evaluation. Keys are paths relative to `home`."""
     found = [("run", home / name) for name in runs_in(home)]
     patterns = {"data": f"{DATA}/[!.]*/", "export": f"{EXPORTS}/[!.]*/", "evaluation": f"{EVALUATION}/"}
     found += [(kind, path) for kind, pattern in patterns.items() for path in home.glob(pattern)]
@@ -190,7 +189,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns the paths that `to_trash` moves: the recordings of a data set or the output of a run, then `folder`."""
+    """Returns what `to_trash` moves: `folder`, preceded by a data set's recordings or a run's output file, if any."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
@@ -214,7 +213,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves `kept_in(home)[place]` and its companion (see `_parts`) to the trash; returns the folder's new path."""
+    """Moves `kept_in(home)[place]` and related paths (`_parts`) to the trash; returns the folder's new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name
@@ -222,7 +221,8 @@ def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
 
 
 def add_vote(home: Path, sides: Sequence[str], better: int | None, blind: bool, text: str, seed: int) -> None:
-    """Appends a vote on the two models `sides` to `_votes.csv`. `better` is the index of the winner, None for a tie."""
+    """Appends a vote on the two models `sides` to `_votes.csv`. `better` is the index of the winner, None for a tie.
+    `text` and `seed` are those of the compared speech. `blind` tells whether the names of the models were hidden."""
     if not (home / VOTES).exists():
         append_line(home / VOTES, csv_text([COLUMNS], end=""))
     at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

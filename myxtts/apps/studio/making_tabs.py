@@ -19,7 +19,7 @@ from myxtts.storage.base_model import BASE_NAME
 
 
 def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
-    """Fills the tab Data for making and checking data sets. Stores its inputs in `choices.data` for the tab Train."""
+    """Fills the tab Data, which makes and checks data sets. Stores its inputs in `choices.data` for the tab Train."""
     with gr.Row():
         with gr.Column():
             with gr.Row():
@@ -57,8 +57,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds a button that checks a data set, and outputs for the results: report, clips, editable texts, `report.html`.
-    `chosen` are the inputs for folder and language. Returns a function that connects a Gradio event with the check."""
+    """Adds a button that checks a data set, and outputs that show report, clips, editable texts and `report.html`.
+    `chosen` are the inputs for folder and language. Returns a function that makes a Gradio event start the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -145,7 +145,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _form(studio, texts, choices):
-    """Adds the training form. Returns the run name input, `{setting: input}`, the recipe input and the stage table."""
+    """Adds the training form. Returns four values: run name input, `{setting: input}`, recipe input, stage table."""
     preset = studio.preset(None, BASE_NAME)
     lists = dict(value=None, allow_custom_value=True)
     models = lambda: [(texts["nothing"], ""), (texts["base"], BASE_NAME), *runs_in(studio.home), ("XTTS v2", XTTS_V2)]
@@ -210,7 +210,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 
 def _watch(studio, texts, name, now, state, notice):
-    """Adds displays of loss curves, latest sample and log of the run, which are updated every two seconds."""
+    """Adds plots of a run's losses, its newest sample and its log. Updates them and the given lines every 2 seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
     look |= dict(x_axis_format="d")

@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns `{task name: output folder}` of running commands. For `plan`, it is the folder of the planned run."""
+        """Returns `{task name: output folder}` of running commands. For `plan`, it is the planned run's folder."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
@@ -194,7 +194,7 @@ def _end_of(path):
 
 
 def _printed(output) -> str:
-    """Returns the end of a command's output, with only the last state of progress bars and without `FOREIGN` lines."""
+    """Returns the end of a command's output. Omits old states of progress bars, and library messages (`FOREIGN`)."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]

@@ -71,9 +71,9 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`, by their labels. Clips without a label have the
-        language `before`. If that is the most common one, it is detected from the texts. Returns `before` if the result
-        is unsupported."""
+        """Returns the most common language of the clips in `folder`. A clip without a language label counts as
+        `before`. If `before` is the most common, returns the language that is detected from the texts instead. Returns
+        `before` if the result is unsupported."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -81,7 +81,7 @@ class Studio:
         return before
 
     def clip_languages(self, clips: Collection[Utterance]) -> tuple[str | None, str | None]:
-        """Returns the clips' most common language label, and the language detected in texts that have this label."""
+        """Returns the most common language label, and the language detected from the texts of clips with this label."""
         stated = mode(clip.language for clip in clips) if clips else None
         return stated, identify_language(clip.text for clip in clips if clip.language == stated)
 
@@ -90,8 +90,8 @@ class Studio:
         return MODEL_SAMPLE_RATE, to_int16(load_samples(self.clips(folder, language)[place].wav_path))
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
-        """Makes a data set from uploaded files. If the files include subtitles, or a recognizer is given, runs
-        `myxtts make-dataset` and yields its output. If the command fails and makes no clip, removes the uploads."""
+        """Makes a data set from uploaded files. If the files include subtitles, or a recognizer is given, runs `myxtts
+        make-dataset` and yields its output. If this fails before a clip is made, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -127,8 +127,8 @@ class Studio:
         return named_folder(self.home, name) if name else self.home
 
     def plan(self, flags: list[str], run: str | None, tasks: processes.Tasks | None = None) -> Iterator[str]:
-        """Runs `myxtts plan` in `tasks` (default: `self.tasks`) and yields the output so far. Without a GPU, omits
-        batch sizes for GPUs. If `run` is given, also estimates the time to train it. Raises `UserError` on failure."""
+        """Runs `myxtts plan` in `tasks` (default: `self.tasks`); yields the output so far. If the machine has no GPU,
+        omits batch sizes for GPUs. If `run` is given, estimates its training time. Raises `UserError` on failure."""
         if f"--init-from={training_form.XTTS_V2}" in flags:  # the plan does not download the model to read its size
             flags = [*flags, f"--model-size={training_form.RELEASED_SIZE}"]
         of_run = ["--time", f"--checkpoint-dir={self.home / run}"] if run else []
@@ -145,8 +145,9 @@ class Studio:
         return sorted((one for one in voices if all(one in other for other in others)), key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select, and the languages that all models `names` share. The language to select is
-        that of the first trained speaker of `names[0]` if shared, otherwise `before` if shared, otherwise ""."""
+        """Returns the language to select, and the languages that all models `names` share. Selects the first of these
+        that is shared: the language of the first trained speaker of `names[0]`; the previous selection `before`. If
+        neither is shared, selects ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -182,7 +183,7 @@ class Studio:
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text. Calls `progress(finished, total)`, where both arguments are numbers of pieces.
+        model cannot speak the text. Calls `progress(finished, total)` with numbers of text pieces.
         """
         synthesizer, *manner = self._opened(run, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1, progress=progress)

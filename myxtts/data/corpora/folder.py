@@ -109,14 +109,14 @@ class CorpusFolder:
         return found
 
     def _find_on_disk(self, folder):
-        """Returns `folder` with the Unicode form that its name has on disk, or unchanged if `folder` does not exist."""
+        """Returns `folder`, spelled in the Unicode form that the disk uses, or unchanged if it does not exist."""
         if os.path.isdir(folder) or not any(folder.is_relative_to(root) for root in self._roots):
             return folder
         beside, key = self._list(folder.parent, for_audio=True)[1], file_key(folder.name)
         return next((one for one in beside if file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
-        """Returns the files of a folder, as `files` does, and its subfolders. `_check_links` explains `for_audio`."""
+        """Returns two values: the result of `files`, and a list of subfolders. `_check_links` explains `for_audio`."""
         folder = self._on_disk(folder)
         if not os.path.isdir(folder):
             return {}, []
@@ -296,7 +296,7 @@ def parts_to_id(parts: list[str]) -> str:
 
 
 def audio_keys(name: str, kinds: Sequence[str] = AUDIO_EXTENSIONS) -> list[str]:
-    """Returns the normalized names of the files that can be the audio of the clip `name`, in order of preference."""
+    """Returns possible audio file names (as `file_key`s) of clip `name`, best first. `kinds` are allowed extensions."""
     stem, kind = os.path.splitext(name)
     stem = stem if kind.lower() in MEDIA_EXTENSIONS else name
     return [file_key(stem + one) for one in sorted(kinds, key=lambda one: one != kind.lower())]

@@ -137,8 +137,8 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 
 
 def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
-    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. If
-    `is_split`, reads only a folder with a `metadata.csv`, for training, and a validation list or a test list."""
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`.
+    If `is_split`, skips a folder that lacks `metadata.csv` (for training), or a validation or test list."""
     folder = reading.folder
     usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
     if is_split and not usual:  # VCTK, Kaldi, … have their own texts and speakers
@@ -168,7 +168,7 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
 
 
 def _find_lists(reading, place, folder, is_split=False):
-    """Returns the lists of clips in a folder as `{path: Table}`. Leaves out `speakers.csv` and reports of MyXTTS."""
+    """Returns a folder's clip lists, `{path: Table}`. Skips `speakers.csv`, reports and, if `is_split`, bad lists."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -232,7 +232,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
 
 
 def _read_pairs(reading, place, audio, texts, suffix):
-    """Adds a clip for each audio file in `audio` that has a text file in the folder `texts`. Rejects unpaired files."""
+    """Adds a clip for each name with an audio file in `audio` and a `suffix` file in `texts`. Rejects other names."""
     for stem in sorted(reading.folder.stems(audio) | reading.folder.stems(texts, (suffix,))):
         transcript = texts / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
@@ -240,7 +240,7 @@ def _read_pairs(reading, place, audio, texts, suffix):
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds a clip with the files `audio` (path without suffix) and `transcript`. Raises `ClipRefused` on failure."""
+    """Adds the clip `name` from files `audio` (without suffix) and `transcript`. Raises `ClipRefused` on failure."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -259,9 +259,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns True for Audacity or HTS labels, False for a transcript such as "1 2 buckle my shoe". `rows` are matches
-    of `_LABEL`. Audacity's times all have decimals, and no end is before its start. HTS labels contain letters and are
-    sorted by time; all durations are above 0, and at least one is above 1."""
+    """Returns whether `rows`, matches of `_LABEL`, are labels, not a transcript such as "1 2 buckle my shoe". If all
+    times have decimals (Audacity), returns True if no end is before its start. Otherwise (HTS), returns True if there
+    are letters, times are sorted, all durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -288,7 +288,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
     """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
 
-    Uses `dev-…` folders for validation and skips `test-…` folders. If no other folders exist, trains on all of them.
+    Uses `dev-…` folders for validation and skips `test-…` folders. If there are only such folders, trains on all.
     """
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
@@ -324,8 +324,8 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
     """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    Reads nothing if a direct subfolder of `place` looks like a book, because it may be a speaker's folder of another
-    layout. Exceptions: the path of `place` contains `by_book`, or the user chose the format `m-ailabs`."""
+    A direct subfolder of `place` that looks like a book may be a speaker's folder of another layout. In this case,
+    reads nothing, unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

@@ -135,7 +135,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns a `Table` if the list is in JSON, or if its header has clip and text columns. Otherwise, returns None."""
+    """Returns the `Table` of a list in JSON, or of a list whose header names clip and text columns; otherwise, None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]
@@ -150,9 +150,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Finds the columns of a list by their content. In the clip column, at least half of the cells are names of
-    audio files. Returns a `Table`, or None if there is no such column. With a header, the text column is found by its
-    name or, if no name is known, by its number of letters. Without a header, `columns_by_content` is used."""
+    """Returns the `Table` of a list in which at least half of the cells in one column name audio files; None for other
+    lists. If a header names no text column, the text column is the unknown column with the most letters. If there is no
+    header, `columns_by_content` finds the columns."""
     lines = reading.folder.read_lines(path)
     first = _first_line(lines) or 0
     sample = [line for line in lines[first : first + 100] if line.strip()]
@@ -354,7 +354,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the validation split, if there is one, then for `training`. `parts` is `{split: folder}`."""
+    """Calls `read` for the validation split in `parts` (`{split: folder}`), if any, then for the split `training`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

@@ -52,7 +52,7 @@ class CoquiFiles:
 
     @classmethod
     def of(cls, model: Path, **given: Path | None) -> "CoquiFiles":
-        """Returns a model's files. Files that are not given by keyword are looked up in the folder of the weights file
+        """Returns the paths of a model's files. Files not in `given` are looked up in the folder of the weights file
         `model`, by their names in Coqui's releases. Raises `CheckpointError` if there is no vocabulary."""
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
@@ -71,7 +71,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Converts a Coqui model, given its weights file, unless a converted copy is cached. Returns the copy's folder."""
+    """Returns the folder of a converted Coqui model, given its weights file. Converts the model if it is not cached."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
@@ -181,7 +181,7 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Records in `stored` how each tensor is used. Raises `CheckpointError` for missing, invalid or unknown tensors."""
+    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, invalid or unknown tensors."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -219,7 +219,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes one checkpoint per part. `mel_stats` is stored with the DVAE, or with the GPT if the model has no DVAE."""
+    """Writes a checkpoint of each model part. `mel_stats` goes with the DVAE or, if there is no DVAE, with the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -245,7 +245,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads `{name: (latents, speaker vector)}`. In the file, the latents of a voice must come before its vector."""
+    """Reads `{name: (latents, speaker vector)}`. Raises `CheckpointError` if the file has a wrong order or shape."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -326,7 +326,7 @@ def _voices(folder, which):
 
 
 def _read_part(folder, part, which):
-    """Returns a part's weights as `{name: array}`, with `mel_stats` if stored, or {} if the part has no checkpoint."""
+    """Returns weights (and `mel_stats`, if any) of a `part` as `{name: array}`; {} if the part has no checkpoint."""
     store = CheckpointStore(folder / part)
     if not store.steps():
         return {}
@@ -336,7 +336,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts MyXTTS weights `{name: array}` to Coqui tensors `{name: array}`. Most results are views of `weights`."""
+    """Converts weights `{name: array}` from MyXTTS to Coqui, by the list `tensors`. Most results are views."""
     if unknown := sorted(weights.keys() - {tensor.weight for tensor in tensors}):
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}

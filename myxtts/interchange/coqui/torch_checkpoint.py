@@ -229,7 +229,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Returns `whole` after opcode `name`: the container with `values` added, or the object with state `values[0]`."""
+    """Applies opcode `name` and returns `whole`: a container with added `values`, or an object with new attributes."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -355,7 +355,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`. Appends each array in it to `arrays`; the index there is the storage key."""
+    """Returns pickle opcodes for `value`. Appends the arrays in `value` to `arrays`; their indices are storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

@@ -155,10 +155,10 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`, with defaults for None. The default voice is the training voice, if there is
-        exactly one, or else a voice that speaks the language. The default language is that of the stored voice or, if
-        that is unknown, the language that all training voices share. If it does not fit `text`, or there is none, the
-        language is guessed from `text`; the last resort is English. Raises `ValueError` if `text` fits no language."""
+        """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice
+        or, if there is none or several, a voice that speaks the language. The default language is the first that fits
+        `text` of these: the voice's language (if unknown, the language of all training voices); a language guessed
+        from `text`; English. Raises `ValueError` if `text` fits no language."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 

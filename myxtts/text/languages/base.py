@@ -97,9 +97,9 @@ _compiled = cache(re.compile)  # the cache of the `re` module is too small for t
 
 
 def described(code: str, cardinal: Callable | None = None, **more: Any) -> Language:
-    """Creates the language `code` from its entry in `languages.toml`; `more` sets fields that an entry cannot contain.
+    """Creates the language `code` from its entry in `languages.toml`. `more` sets other fields, such as functions.
 
-    Numbers are spelled by `SpelledNumbers` if `cardinal` is given or the entry has number words, else by `Num2Words`.
+    Numbers are spelled by `Num2Words`, or by `SpelledNumbers` if `cardinal` is given or the entry has number words.
     """
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)
@@ -135,8 +135,8 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 
 def _write_out(readings, shared_stop, eaten, text):
-    """Splits a text after each match of `shared_stop`, and rewrites the parts by `readings`. Adds a full stop to parts
-    that lose theirs, or that end with an abbreviation in `eaten`, because cleaning removes its full stop."""
+    """Splits a text after matches of `shared_stop`, and rewrites the parts by the rules `readings`. A part that loses
+    its full stop gets it back. After an abbreviation in `eaten`, a second one is added, as cleaning removes one."""
     ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):

@@ -87,7 +87,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """In a new run, sets the trainer's batch size to the largest that fits. Returns `dataset` with the new settings."""
+    """Sets the batch size of a new run to the largest that fits. Returns `dataset` with the trainer's settings."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory

@@ -34,7 +34,7 @@ LOST_WORKER = (*_UNREACHABLE, tf.errors.AbortedError, tf.errors.CancelledError, 
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch, as configured. With memory isolation, the default is smaller."""
+    """Returns the number of batches to prefetch: the configured number or, by default with memory isolation, 2 to 8."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -42,8 +42,8 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Reads batches, prepares them, copies them to the model device, and yields them. The first batch has position
-    `start`. Sets `now.phase` to the current phase, and adds the phase's duration to the Counter `seconds`."""
+    """Reads the batches `waves`, applies `prepare` and `transfer` to each, and yields the results. The first batch has
+    position `start`. Sets `now.phase` to the current phase, and adds its duration to the Counter `seconds`."""
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -193,12 +193,12 @@ class StepClock:
             self._last += time.perf_counter() - began
 
     def report(self, whole_run: bool = False) -> dict[str, float]:
-        """Returns the timing of the steps since the last report (if `whole_run`, of all steps), or `{}` without steps.
+        """Returns the timing of all steps (if `whole_run`) or of those since the last report; `{}` if there are none.
 
         `avg_ms`, `std_ms`, `steps_per_second` and `variation` (std / mean) describe the step time. `buffer` is the mean
-        number of batches in the buffer, which can hold `buffer_capacity`. Four values are shares of the step time of
-        the whole run: `stall`, the time spent waiting for data, and `reading`, `preparing` and `copying`, the time that
-        the producer spent in these phases.
+        number of batches in the buffer, which can hold `buffer_capacity`. Four values are fractions of the total
+        step time of the whole run: `stall` is the time spent waiting for data; `reading`, `preparing` and `copying` are
+        the times that the producer spent in these phases.
         """
         first, self._reported = (0, self._reported) if whole_run else (self._reported, len(self.step_times))
         times = np.array(self.step_times[first:])
@@ -217,7 +217,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns the report `timing` plus values of each worker, such as `worker_0_stall`. All workers must call this."""
+    """Returns `timing` with added values of each worker, e.g. `worker_0_stall`. All workers must call this function."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -246,7 +246,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares a given model for training on its device. Raises `ConfigError` if training uses other devices."""
+        """Prepares an existing model for training. Raises `ConfigError` unless it is on the only model device."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -1,8 +1,8 @@
 """The train step of every stage, on one replica or several, with or without gradient accumulation.
 
-Each loss is a mean over the items of all replicas and micro-batches. Gradients are summed over the replicas once per
-update, then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one replica, and its
-accumulation gives all micro-batches equal weight, even if their numbers of tokens differ.
+Each loss is a mean over the items (such as tokens) of all replicas and micro-batches. Gradients are summed over the
+replicas once per update, then checked, clipped and applied. Keras cannot do this: its clipping and loss scaling see one
+replica, and its accumulation gives all micro-batches equal weight, even if their numbers of tokens differ.
 """
 
 from collections.abc import Callable, Iterator
@@ -164,7 +164,7 @@ class TrainStep:
 
         Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. If an update has a
         name, its results have this name as a prefix, as in `discriminator/loss`. If a stage has several updates, `loss`
-        and `gradient_norm` are those of the last update, and `finite` is False if any update was skipped.
+        and `gradient_norm` are results of the last update, and `finite` is False if any update was skipped.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

@@ -42,7 +42,7 @@ class Switches(SimpleNamespace):
     """
 
     def applied(self) -> dict:
-        """Returns the applied values by switch, as JSON values for checkpoints."""
+        """Returns `{switch name: applied value}` for checkpoints. All values are JSON values."""
         return {name: getattr(self, name) for name in SWITCHES}
 
     def requested_text(self, name: str) -> tuple[object, str]:
@@ -95,7 +95,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Chooses whether to compile with XLA if the setting is `auto`. Returns the choice and its reason as text."""
+    """Called if the requested value is `auto`. Returns whether to compile with XLA, and the reason as text."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):
@@ -150,7 +150,7 @@ def _seconds(form, tensors, dropout_rate):
 
 
 def recompute(segment: Callable, block: str) -> Callable:
-    """Wraps a segment of a block so that the backward pass recomputes its activations (Chen et al. 2016).
+    """Returns a version of `segment` whose activations are recomputed in the backward pass (Chen et al. 2016).
 
     Only the segment's arguments and result are stored. The names of recomputed operations contain the name `block`.
     """
@@ -168,7 +168,7 @@ def weights_first(function: Callable) -> Callable:
 
     TensorFlow's executor starts with the operations that became ready last. Without this wrapper, the weight gradients
     of all blocks would wait until the backward pass has reached the first block, and their operands would stay in
-    memory. The order is enforced by adding a zero computed from the weight gradients to the argument gradients.
+    memory. The order is enforced by adding a zero, computed from the weight gradients, to the argument gradients.
     """
 
     @tf.custom_gradient
@@ -220,7 +220,7 @@ class Ledger(dict[str, LedgerRow]):
 
 
 class LedgerKeeper:
-    """Creates the `Ledger` after a trainer's first step. The keeper must be created before that step."""
+    """Makes the `Ledger` (report on switches) of a trainer's first step. Must be created before the step is taken."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches

@@ -11,7 +11,7 @@ from myxtts.training.stages.base import Update
 
 
 class UpdateRule:
-    """Applies one `Update` and stores its state: optimizer, loss scale, weight averages, accumulators.
+    """Applies one optimizer update (`Update`), and stores optimizer, loss scale, weight averages and accumulators.
 
     Must be created in the strategy's scope and on the model device.
 
@@ -54,7 +54,7 @@ class UpdateRule:
         """Gradient accumulators; empty without gradient accumulation."""
 
     def compile(self, xla: bool) -> None:
-        """Sets whether XLA compiles the gradients (with one replica, also the update). Call before the first step."""
+        """Sets whether XLA compiles the gradients and, with one replica, the update. Call it before the first step."""
         compiled = lambda function, on: tf.function(function, jit_compile=True, autograph=False) if on else function
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
@@ -79,7 +79,7 @@ class UpdateRule:
         return tf.nest.map_structure(lambda v: self.strategy.experimental_local_results(v)[0], value)
 
     def weighted(self, sums: dict, counts: dict) -> tf.Tensor:
-        """Returns the weighted sum of the mean losses, given the sum and the number of items of each loss."""
+        """Returns the weighted sum of the losses. Each loss is `sums[name] / counts[name]`, a mean over items."""
         weights = self.objective.loss_weights.items()
         return tf.add_n([weight * sums[name] / tf.maximum(counts[name], 1.0) for name, weight in weights])
 
@@ -105,9 +105,9 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies `gradients` (sums over replicas). Skips the update if loss or gradient norm is not finite.
+        """Clips and applies `gradients`, unless loss or gradient norm is not finite. Arguments are sums over replicas.
 
-        Returns scalars by name: each loss, `loss` (weighted sum), `gradient_norm`, `finite` and `clip_factor`.
+        Returns scalars: each loss (`sums / counts`), weighted sum `loss`, `gradient_norm`, `finite` and `clip_factor`.
         """
         scale = self.loss_scale.read_value()
         norm = tf.linalg.global_norm(self.first(gradients)) / scale
@@ -167,7 +167,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns whether XTTS excludes a variable from weight decay (biases, embeddings, norms except the perceiver's)."""
+    """Returns True for variables without weight decay in XTTS: biases, embeddings, norms except the perceiver's."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

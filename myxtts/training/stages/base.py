@@ -48,7 +48,7 @@ class Objective(ABC):
         return {name: v for name, v in named_weights(self.network).items() if v.trainable}
 
     def counts(self, batch) -> dict[str, tf.Tensor]:
-        """Returns the number of items of each loss (scalar float32), by name. By default, the items are clips."""
+        """Returns, by loss name, the number of items to average over (scalar float32). By default, items are clips."""
         return dict.fromkeys(self.loss_weights, tf.cast(tf.shape(batch[0])[0], tf.float32))
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields `Ledger` rows for switches that not all stages have. Called after the first step of the stage."""
+        """Yields rows of the switch report (`Ledger`) specific to this stage. Called after the stage's first step."""
         return ()
 
 
@@ -238,7 +238,7 @@ class Preparation(ABC):
         self._prepare = tf.function(self.make_batch, input_signature=signature, autograph=False)
 
     def __call__(self, batch: WaveBatch, position: int | None = None) -> NamedTuple:
-        """Prepares a batch. `position`, its place in the batch order, seeds the augmentation; None turns it off."""
+        """Prepares a batch. Its `position` in the batch order seeds the augmentation; None turns augmentation off."""
         seed_position = tf.constant(-1 if position is None else position, tf.int32)
         with tf.device(self.device):
             return self._prepare(batch, seed_position)

@@ -287,7 +287,7 @@ def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> t
 
 
 def _floors(source_rate, top_hz):
-    """Returns lower limits of magnitudes, `(B, 1, bands)`: `QUIET` above a recording's bandwidth, else `FLOOR`."""
+    """Returns lower limits of magnitudes, `(B, 1, bands)`: `QUIET` if `top_hz` is above the bandwidth, else `FLOOR`."""
     limit = 0.46 * tf.cast(source_rate, tf.float32)[:, None]  # the bandwidth that resampling leaves
     return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
 

@@ -183,7 +183,7 @@ def repeated(wav: tf.Tensor, lengths: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
 def equal_error_rate(same: np.ndarray, different: np.ndarray) -> float:
     """Computes the equal error rate (EER) of speaker verification, from 0 to 1; 0.5 is chance.
 
-    `same` `(P,)` contains the similarity scores of clip pairs by the same speaker. `different` `(Q,)` contains those of
+    `same` `(P,)` contains similarity scores of clip pairs by the same speaker. `different` `(Q,)` contains scores of
     clip pairs by different speakers. Neither array may be empty.
     """
     thresholds = np.unique(np.concatenate([same, different]))

@@ -40,7 +40,7 @@ class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
     `timing` has the keys described for `Callback.on_log`, but covers the whole run. `traces` counts traces of the
-    train step, `skipped_steps` counts skipped non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
+    train step, `skipped_steps` counts non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
     """
 
     stage: str

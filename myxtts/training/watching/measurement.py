@@ -96,8 +96,8 @@ def synthetic_waves(config: XTTSConfig, seconds: float, batch_size: int) -> Wave
 def measure_training(
     config: XTTSConfig, plan: DevicePlan, folder: PathLike, clip_seconds: float, budget_seconds: float
 ) -> list[float]:
-    """Times training steps on noise and returns the seconds of each step, including the preparation of its batch. The
-    first step, which traces graphs, is not timed. Steps are then timed for `budget_seconds`, but at least one step."""
+    """Times training steps on noise for `budget_seconds`, but at least one step. An extra first step traces graphs and
+    is not timed. Returns the seconds of each timed step, including the preparation of its batch."""
     trainer = noise_trainer(config, plan, folder)
     waves = synthetic_waves(config, clip_seconds, trainer.stage_config.batch_size)
     step = lambda n: take_step(trainer, trainer.replicas.transfer(trainer.preparation(waves, n)), n)

@@ -51,7 +51,7 @@ class DivergenceGuard:
         self._row.clear()
 
     def record(self, step: int, clips: list[np.ndarray], losses: dict[str, float]) -> None:
-        """Records a step. It is bad if `losses["finite"]` is false. `clips` contains the clip indices of each batch."""
+        """Records a step, which is bad if `losses["finite"]` is false. `clips` contains clip indices for each batch."""
         if losses["finite"]:
             self.in_row = 0
             self._row.clear()
@@ -68,9 +68,10 @@ class DivergenceGuard:
 class OvertrainingDetector:
     """Early stopping (Prechelt 1998) that distinguishes overtraining from a plateau.
 
-    `update` counts validations whose loss is above the best, although the training loss (mean since the previous
-    validation) is below that of the best validation. A new best loss resets the count. `update` warns if the count is
-    half of `patience`, and sets `stopped` if it is `patience`. With `patience` 0, it only warns, at `WARN_AFTER`.
+    `update` counts the validations that look like overtraining: the validation loss is higher than at the best
+    validation, but the training loss (mean since the previous validation) is lower. A new best loss resets the count.
+    `update` warns if the count is half of `patience`, and sets `stopped` if it is `patience`. With `patience` 0, it
+    only warns, at `WARN_AFTER`.
     """
 
     def __init__(self, patience: int):
@@ -226,7 +227,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls the callbacks' `on_log` with the mean losses of the finite steps since the last call."""
+        """Calls the callbacks' `on_log` with mean losses of the finite steps (if none, of all) since the last call."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
@@ -279,9 +280,7 @@ class Watch:
 
 class Evaluator:
     """Computes the validation losses of `objectives`, without dropout, and the metrics returned by `Stage.score`.
-
-    The batches are divided among the workers and their replicas.
-    """
+    The batches are divided among the workers and their replicas."""
 
     def __init__(self, trainer: "StageTrainer", objectives: list[Objective]):
         self.trainer, self.objectives, self._traced = trainer, objectives, None
