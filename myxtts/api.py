@@ -83,9 +83,8 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
     """Context manager. A `UserError` that mentions flags gets a note that names the Python arguments for the flags.
-
-    `parser` builds the parser of these flags. None means `myxtts train`; the note then also names YAML settings.
-    """
+    `parser` builds the parser of these flags. None means the flags of `myxtts train`; the note then also names the
+    corresponding YAML settings."""
     try:
         yield
     except UserError as error:
@@ -203,7 +202,8 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns `config`. If recordings lack texts, returns the result of `transcribe` (may be a text)."""
+    """Checks and returns `config`. If recordings lack texts, transcribes them; returns the settings for the new clips,
+    or a description of the work if `is_plan` and there are none yet. With a `data.format`, raises `TextsMissing`."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -256,7 +256,7 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Checks and returns the settings. Raises `UserError` if they or the options `start` conflict or have no effect."""
+    """Checks and returns the settings. Raises `UserError` if settings or `start` options conflict or have no effect."""
     is_bare = config is None
     config = configure(config, **named)
     data, training = config.data, config.training

@@ -91,8 +91,8 @@ class _Disk:
 class AudioFile:
     """Mono audio file that is written in parts. If the process is killed, the written parts remain.
 
-    `place` is the path to write to, e.g. of a temporary file. `path` is the final path: its suffix selects the format,
-    and errors name it. WAV and FLAC have 16 bits. If `from_rate` is not None, `write` resamples from `from_rate` to
+    `place` is the path to write to, e.g. of a temporary file. `path` is the final path, for error messages; its suffix
+    selects the format. WAV and FLAC have 16 bits. If `from_rate` is not None, `write` resamples from `from_rate` to
     `sample_rate` (in Hz). Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
     """
 

@@ -89,7 +89,7 @@ class Recording:
 def read_audio(path: AnyPath, *, min_seconds: float = 0.1, max_seconds: float = MAX_SECONDS) -> Recording:
     """Reads and checks a recording, mixes it to mono and resamples it to `MODEL_SAMPLE_RATE`.
 
-    The mix is the mean of the channels that are not silent. If the mean nearly cancels out, it is the loudest channel.
+    The mix is the mean of the channels that are not silent or, if the mean nearly cancels out, the loudest channel.
     If the peak is above full scale, the audio is scaled down, with a warning. The file extension is ignored.
 
     Raises `AudioError` if the file is missing, damaged, not audio, silent, not finite, too loud, too short or too long.
@@ -246,7 +246,7 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
 
 
 def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
-    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, e.g. if files were joined."""
+    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, e.g. of joined files."""
     if file.format not in ("MP3", "OGG"):
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:

@@ -56,7 +56,7 @@ class MelSpec:
     def filterbank(self) -> np.ndarray:
         """Returns the mel filters, `(1 + n_fft // 2, num_mels)` float32.
 
-        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`. Unit area (see `filter_norm`) follows Slaney's
+        The mel scale is HTK's, `mel = 2595 log10(1 + f / 700)`. Scaling to unit area (`filter_norm`) follows Slaney's
         Auditory Toolbox. Filters are computed in float32, as in torchaudio; float64 would differ by up to 5e-6.
         """
         bin_hz = _float32_ramp(self.sample_rate / 2, 1 + self.n_fft // 2)

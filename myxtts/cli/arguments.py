@@ -72,7 +72,7 @@ class PlainParser(argparse.ArgumentParser):
         return arguments, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raises `UserError`. Its text says what argparse's `message` says, in a clearer form (see `_SENTENCES`)."""
+        """Raises a `UserError` that rewords argparse's error `message` more clearly (see `_SENTENCES`)."""
         for pattern, sentence in _SENTENCES.items():
             if match := re.fullmatch(pattern, message):
                 raise UserError(sentence(*match.groups()))

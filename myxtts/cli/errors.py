@@ -19,7 +19,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def exits_with_sentence(main: Callable) -> Callable:
     """Decorates the `main` function of a command. The new function prints errors that a user can fix, without a
     traceback, and returns `error.exit_code` (default: 2). It returns 130 after Ctrl-C. If there are several workers,
-    the process ends with the exit code instead."""
+    it does not return, but ends the process with the exit code."""
 
     @functools.wraps(main)
     def wrapped(argv=None):

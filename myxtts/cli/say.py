@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)` or, for --batch, `(None, lines)`. Also sets fields of `arguments`, e.g. `text_front`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `text_front`, `sampling`, … in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -189,7 +189,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Sets `text` to a positional text. Sets a missing `speaker`."""
+    """Raises `UserError` for invalid arguments. Sets `text` if it is positional, and `speaker` if only one exists."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

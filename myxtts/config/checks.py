@@ -58,8 +58,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error`. If a package is missing and `hint` names it or contains
-    `{}`, the message is `hint`, with the package's name for `{}`. Otherwise, the message quotes the `ImportError`."""
+    """Converts an `ImportError` in a `with` block to `error` with the message `hint`; `{}` in it stands for the missing
+    package. If no package is missing, or `hint` does not name it, the message quotes the `ImportError` instead."""
     try:
         yield
     except ImportError as fault:

@@ -151,7 +151,7 @@ def find_recipe(path: str | os.PathLike) -> Path:
 def config_from_dict(values: dict) -> XTTSConfig:
     """Builds an `XTTSConfig` from nested dictionaries. Raises `ConfigError` for an unknown setting or invalid value.
 
-    A setting of an older version that no longer exists is ignored if it has its former default value.
+    A setting that was removed (see `REMOVED`) is ignored if it has its former default value. Another value is an error.
     """
     sections = {one.name: one.default_factory for one in fields(XTTSConfig)}
     values = _mapping(values, "The configuration")
@@ -218,7 +218,7 @@ def read_yaml(path: str | Path) -> dict:
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes from `values` all settings that equal their `Default`, so that a run can adapt them. Returns `values`."""
+    """Removes all settings that equal an adaptable default (see `Default`) from `values`. Returns `values`."""
     stages = values.get("training") if isinstance(values.get("training"), dict) else {}
     sections = [(DataConfig, values.get("data"))] + [(one.settings, stages.get(one.name)) for one in STAGES.values()]
     for cls, own in sections:

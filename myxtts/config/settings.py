@@ -30,7 +30,7 @@ def setting(default: Any, **options) -> Any:
     Args:
         of_run: Whether the setting concerns only the run (folders, devices, intervals), not the model. All other
             settings are in `XTTSConfig.recipe`.
-        hint: Fix, shown in the error message for an invalid value.
+        hint: How to fix an invalid value; shown in the error message.
         flag: Names on the command line, separated by commas; messages contain only the first name.
         group: Heading above the flag in `--help` (default: `Settings.group`).
         metavar: Placeholder of the value in `--help`. If it ends in `,…`, the value is a comma-separated list.
@@ -153,7 +153,7 @@ class Settings:
 
     @classmethod
     def hint_for(cls, name: str) -> str:
-        """Returns a hint for a message about an unknown setting `name`: the most similar setting, or all of them."""
+        """Returns a hint about the unknown setting `name`: the most similar setting, or all if none is similar."""
         return nearest(name, [one.name for one in dataclasses.fields(cls) if one.name != "stages"])
 
     def __setattr__(self, name, value):

@@ -251,14 +251,14 @@ class BatchOrder:
         return self.start.epoch + 1 + epochs, row, EpochStart()
 
     def cut(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` for an order with other clips or another batch size that continues at `position`."""
+        """Returns an `EpochStart` at `position`, to continue there with other clips or another batch size."""
         epoch, row, before = self._place(position)
         heard = [*(indices for indices, _ in self._epoch_batches(epoch)[:row]), before.heard]
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns an `EpochStart` for the epoch that contains `position`. A new order with this start continues with
-        the same batches as this order."""
+        """Returns the start of the epoch that contains `position`, as an `EpochStart`. From this start on, a
+        `BatchOrder` that is created with it has the same batches as `self`."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

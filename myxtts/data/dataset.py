@@ -219,7 +219,7 @@ def _divide(sides, config):
 
 
 def conditioning_seconds(data: DataConfig, clips: Sequence[Utterance]) -> tuple[float, float]:
-    """Returns `data.conditioning_seconds`. `repeat` padding limits both values to the clips' 95th length percentile."""
+    """Returns `data.conditioning_seconds`, but at most the 95th percentile of clip lengths if padding is `repeat`."""
     if data.conditioning_padding != "repeat":
         return data.conditioning_seconds
     longest = np.percentile([clip.num_samples for clip in clips], 95) / MODEL_SAMPLE_RATE
@@ -251,8 +251,8 @@ def _g2p(config):
 
 
 def _tokenizer(config, utterances):
-    """Returns the run's tokenizer. For a new run, loads `data.vocabulary` and extends it for the corpus. If there is no
-    `data.vocabulary`, trains a tokenizer on the corpus, or returns None if the corpus is empty."""
+    """Returns an existing run's tokenizer. For a new run, loads `data.vocabulary` and extends it for the corpus. If
+    `data.vocabulary` is None, trains a tokenizer on the corpus, or returns None if the corpus is empty."""
     data, own = config.data, _own_vocabulary(config)
     texts = [(utterance.text, utterance.language) for utterance in utterances]
     if not (own or data.vocabulary):
@@ -297,8 +297,8 @@ def _clips(inspection, name, tokenizer, config, writes):
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
-    """Stores a reference recording of each training speaker in `folder`. Replaces a recording if its clips changed.
-    If there are more than `MOST_SPEAKERS` speakers, omits the speakers with the least speech."""
+    """Stores a reference recording of each training speaker in `folder`. Replaces a stored recording if its
+    source clips have changed. If there are more than `MOST_SPEAKERS` speakers, omits those with the least speech."""
     by_speaker = defaultdict(list)
     for clip in clips:
         by_speaker[clip.speaker].append(clip)

@@ -206,7 +206,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from a cache file; {} if it is missing, damaged or written for another `key`."""
+    """Returns `{audio path: _Verdict}` from a cache file; {} if missing, damaged or for another `key` (limits)."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

@@ -34,8 +34,8 @@ LJSPEECH = Archive(**read_toml(__file__, "ljspeech.toml"))
 def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     """Downloads LJSpeech into `folder`, unless the folder already has a `metadata.csv`, and returns the folder.
 
-    The next call resumes an interrupted download from its `.myxtts-part` file next to `folder`. Raises `UserError` if
-    `folder` is a mount point, and `CorpusError` if it has other files, space is lacking, or the download fails.
+    The next call resumes an interrupted download from the `.myxtts-part` file next to `folder`. If `folder` is a mount
+    point, raises `UserError`. Raises `CorpusError` if `folder` has other files, space is lacking or the download fails.
     """
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
@@ -76,7 +76,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
 
 
 def _within(tar):
-    """Yields the members of a tar file. Raises `ValueError` for a link, a special file, an absolute path or `..`."""
+    """Yields a tar file's members. Raises `ValueError` for links, special files, absolute paths and paths with `..`."""
     for member in tar:
         is_inside = not member.name.startswith("/") and ".." not in member.name.split("/")
         if not (is_inside and (member.isfile() or member.isdir())):

@@ -141,7 +141,7 @@ class BatchLoader:
         return samples, shift
 
     def _fill_conditioning(self, batch, row, clip, rng, samples, shift):
-        """Fills `batch.conditioning[row]` from `clip` or another clip by this speaker. In the first case, also sets
+        """Fills `batch.conditioning[row]` from `clip` or another clip by the same speaker. If `clip` is used, also sets
         `conditioning_span[row]`. `samples, shift` come from `_fill_wav`; they are `None, 0` if the batch has codes."""
         longest, grid = self.conditioning_samples, self.conditioning_grid
         length = int(rng.integers(self._min_conditioning, longest + 1)) if self.training else longest

@@ -185,8 +185,8 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns `{path of the recording: prepared clip}` for `clips`. Finds the prepared clips by id.
-        Raises `UserError` if a clip is not prepared or its audio has changed. `of` is the option that gave `clips`."""
+        """Returns `{path of the recording: prepared clip}` for `clips` from option `of`. Finds prepared clips by id.
+        Raises `UserError` if a clip is not prepared or its audio has changed. The message names `of`."""
         found = {}
         for clip in clips:
             prepared = self._clips.get(clip.id)
@@ -222,7 +222,7 @@ def _read_bytes(path, offset=0, length=-1):
 
 @contextmanager
 def _os_errors(path) -> Iterator[None]:
-    """Context manager that turns TensorFlow errors for `path` into `OSError`, or `UserError` on unsupported storage."""
+    """Context manager: turns TensorFlow errors for `path` into `OSError`, or `UserError` if storage is unsupported."""
     try:
         yield
     except tf.errors.UnimplementedError as error:

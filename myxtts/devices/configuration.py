@@ -37,8 +37,8 @@ def plan_for(data_gpu: int | None = None, model_gpu: int | None = None) -> Devic
 
 
 def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **options) -> None:
-    """Checks device options, the fields of `DeviceRequest`. Raises `DeviceError` if they are wrong, as far as this can
-    be checked without importing TensorFlow."""
+    """Checks device options, which are the fields of `DeviceRequest`. Raises `DeviceError` for errors that can be found
+    without importing TensorFlow."""
     request = device_request(data_gpu, model_gpu, **options)
     if _applied and _applied[0] == request:  # its indices are outdated: only the plan's GPUs are visible now
         return
@@ -54,8 +54,8 @@ def visible_gpus() -> Sequence[GPU]:
 
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
-    """Divides the visible GPUs equally among `count` workers. Returns a dictionary of environment variables per worker,
-    empty if workers use no GPU (as with `virtual_devices`). Raises `DeviceError` if workers outnumber GPUs."""
+    """Divides the visible GPUs equally among `count` workers. Returns the environment variables of each worker as a
+    dictionary; all are empty on CPUs or with `virtual_devices`. Raises `DeviceError` if workers outnumber GPUs."""
     request = device_request(None, None, virtual_devices)
     gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
     if not gpus:
@@ -76,7 +76,7 @@ def _showing(ids):
 
 
 def device_request(data_gpu: int | None, model_gpu: int | None, virtual_devices=None, **options) -> DeviceRequest:
-    """Creates a `DeviceRequest`. `virtual_devices` and `accelerator` (an option) default to environment variables."""
+    """Creates a `DeviceRequest`. For defaults of `virtual_devices` and `accelerator`, see `early_gpu_configuration`."""
     if virtual_devices is None:
         value = os.environ.get(VIRTUAL_DEVICES_VARIABLE, "").strip() or "0"
         if not value.isdecimal():
@@ -184,7 +184,7 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """If the plan has separate GPUs and TensorFlow is not imported, sets `CUDA_VISIBLE_DEVICES` and returns True."""
+    """Sets `CUDA_VISIBLE_DEVICES` and returns True if GPUs are separate and TensorFlow is not imported, else False."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:
@@ -228,7 +228,7 @@ def _importers_of_tensorflow():
 
 
 def _nvml_gpus():
-    """Returns the GPUs that NVML lists. Without NVML, returns () if there is no GPU driver, else None (unknown)."""
+    """Returns the GPUs that NVML lists. Without NVML: () if there is no GPU driver, None (unknown) if there is one."""
     with suppress(NVMLUnavailable):
         return list_gpus()
     return None if any(map(os.path.exists, GPU_DRIVER_PLACES)) else ()

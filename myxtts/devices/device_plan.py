@@ -19,7 +19,7 @@ ISOLATION_NOTES = ("Memory growth stays off: TensorFlow has either growth or a h
 
 
 def accelerator_variable() -> str:
-    """Returns the name of the accelerator's environment variable: the one that is set, or else `MYXTTS_ACCELERATOR`."""
+    """Returns the accelerator's environment variable: `MYXTTS_ACCELERATOR`, unless only `URVC_ACCELERATOR` is set."""
     return next(filter(os.environ.get, ("MYXTTS_ACCELERATOR", "URVC_ACCELERATOR")), "MYXTTS_ACCELERATOR")
 
 

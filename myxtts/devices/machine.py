@@ -144,9 +144,9 @@ def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 
 
 
 def _limiting_files(root, controller, *names):
-    """Yields a list for the control group of this process, and then for each parent group. The list contains the texts
-    of the files `names`, with None for a missing file. Groups without the first file are skipped. `controller` is
-    `cpu`, `memory`, or "" for cgroup v2."""
+    """Yields the texts of the files `names` in the control group of this process, then those in each parent group. Each
+    item is a list with one text per file, or None for a missing file. Groups that lack the first of the files are
+    skipped. `controller` is `cpu`, `memory`, or "" for cgroup v2."""
     # In a container, the path of the group may be the path on the host; then the group is at the root of the mount.
     lines = [line.split(":", 2)[1:] for line in (_text(root / "proc/self/cgroup") or "").splitlines()]
     folders = {name: path.strip("/") for names, path in lines for name in names.split(",")}

@@ -33,7 +33,7 @@ logging.getLogger("tensorflow").addFilter(lambda record: "tf.function retracing"
 
 
 def import_tensorflow() -> None:
-    """Imports TensorFlow without optional packages (`SPARED`). From now on, drops `NOISE` from standard error."""
+    """Imports TensorFlow without the packages `SPARED`. From now on, drops `NOISE` messages from standard error."""
     filter_native_errors()
     import_sparingly()
 
@@ -87,7 +87,7 @@ def filter_native_errors() -> None:
 
 
 def _relay(output):
-    """Starts a `grep` process that drops `NOISE` from standard error and copies the rest to descriptor `output`.
+    """Starts a `grep` process that drops `NOISE` messages from standard error and copies others to descriptor `output`.
 
     Returns the `grep` process, or None if `grep` is missing, `TF_CPP_MIN_LOG_LEVEL` is 0 or 1, or the system is
     Windows. If TensorFlow aborts this process, `grep` still prints the reason; a thread could not do so.

@@ -104,7 +104,8 @@ class Workers:
         return is_set  # not `event.is_set()`, which may have changed since on one worker
 
     def require_equal(self, what: str, value: Any, hint: str) -> None:
-        """Raises `UserError` on all workers if their `value`s (JSON) differ. Its message contains `what` and `hint`."""
+        """Raises `UserError` on all workers if their `value`s (JSON) differ. All workers must call this. In the
+        message, `what` names the values, and `hint` says how to make them equal."""
         first, *others = self.gather(value)
         differing = [(index, other) for index, other in enumerate(others, 1) if other != first]
         for index, other in differing[:1]:
@@ -120,7 +121,6 @@ class Workers:
 
     def raise_lost(self, error: BaseException) -> None:
         """Waits a minute, then raises `WorkerLost`. `error` is the exception of the collective that failed.
-
         During that minute, a health check usually finds the lost worker, reports its name and ends this process.
         If this process is the only worker, returns immediately."""
         if self.count == 1:
@@ -165,7 +165,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends all workers with exit code `code`. `why` is the reason, `ended` the index of the first worker to end."""
+        """Ends all workers with exit code `code`. Prints the name of worker `ended` and what happened to it (`why`)."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         if ended:  # without worker 0 no message can be sent
@@ -208,7 +208,7 @@ def join_workers(training: TrainingConfig, plan: DevicePlan, settings: dict) -> 
 
 
 def require_free_port(training: TrainingConfig) -> None:
-    """Checks that this worker's port is free. Raises `UserError` if not. Call it before TensorFlow uses the port."""
+    """Raises `UserError` if this worker's port is not free. Must be called before TensorFlow uses the port."""
     addresses, index = training.workers, training.worker_index
     if addresses and _current.addresses != addresses:
         try:
@@ -262,9 +262,9 @@ def launch(arguments: Sequence[str], environments: Sequence[Mapping[str, str]], 
     Each entry of `environments` contains the environment variables to add for one worker. Ctrl-C and SIGTERM are
     forwarded to all workers. If a worker is lost, all workers restart from the last checkpoint, up to `restarts` times.
 
-    Returns 0 if no worker failed, otherwise the first of these that applies: `REFUSED_EXIT_CODE` if the earliest
-    failure is that a worker cannot run with its settings; `LOST_EXIT_CODE` if a worker was lost; the exit code of the
-    failed worker with the lowest index.
+    Returns 0 if no worker failed. Otherwise, returns `REFUSED_EXIT_CODE` if the earliest failure is that a worker
+    cannot run with its settings. For other failures, returns `LOST_EXIT_CODE` if a worker was lost, else the exit code
+    of the failed worker with the lowest index.
     """
     workers, is_stopped = [], threading.Event()
     # Each worker has its own session, so that it gets a Ctrl-C only once, forwarded by this process.

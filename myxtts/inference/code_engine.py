@@ -41,7 +41,7 @@ class CodeStream:
     sentence: int = 0
     """Index of the sentence in its text; together with `seed`, it determines the random numbers."""
     max_codes: int = 0
-    """Maximum number of codes; 0 is the model's limit."""
+    """Maximum number of codes; 0 means the model's limit."""
     hurry: bool = False
     """Whether to sample the first codes in short calls, so that the audio starts early."""
     codes: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ class CodeStream:
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Appends `codes[:taken]` and their latents `states[:taken]`. `codes` is `(n,)`; `states` is `(n + 1, width)`.
-        The stream ends at the stop code `stop`, which is not appended, or at `max_codes`. Then adds one more latent."""
+        Streams end at the stop code `stop` (not appended) or at `max_codes`, with one more latent than codes."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)
@@ -218,8 +218,8 @@ class CodeEngine:
         return state, np.pad(text_mask, ((0, 0), (self.config.num_latents, 1)), constant_values=True)
 
     def _pack(self, parts):
-        """Makes one batch from `parts`, each of which is `(state, key mask (B, F), rows to keep)`. Shifts the F filled
-        positions of each cache, so that they end at the same position in all caches."""
+        """Makes one batch from `parts`. Each part is `(state, key mask (B, F), rows to keep)`, with F filled cache
+        positions. Shifts the filled positions so that they end at the same position in all caches."""
         # Position embeddings are part of the GPT's input, so keys may move within the cache.
         filled = max(mask.shape[1] for _, mask, _ in parts)
         size = _cache_size(filled + MOST_CODES)

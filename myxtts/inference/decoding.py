@@ -58,6 +58,6 @@ class LatentDecoder:
         return Windows(self.decoder, to_samples, speed)
 
     def _to_samples(self, latents, speaker, start, end):
-        """Interpolates latents `(1, n, width)` to frames. Returns the samples `(1, S)` of frames `start` to `end`."""
+        """Interpolates latents `(1, n, width)` to frames. Returns samples `(1, S)` of frames `start` to `end - 1`."""
         samples = self.decoder.frames_to_samples(self.decoder.latents_to_frames(latents)[:, start:end], speaker)
         return tf.cast(samples, tf.float32)

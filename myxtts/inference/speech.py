@@ -73,7 +73,7 @@ class Voice:
 
 
 class Manner(NamedTuple):
-    """Voice and synthesis options for all sentences of a text. `max_codes` is per sentence; 0 is the model's limit."""
+    """Voice and options for all sentences of a text. `max_codes` limits each sentence; 0 means the model's limit."""
 
     voice: Voice
     language: str
@@ -209,7 +209,7 @@ def _clock(seconds):
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Returns a copy of samples `(S,)` with a fade-in at the start if `begins`, and a fade-out at the end if `ends`."""
+    """Returns a copy of samples `(S,)`, with a fade-in if `begins` is true, and with a fade-out if `ends` is true."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()

@@ -48,7 +48,7 @@ class Synthesizer:
     that turns recordings into a `Voice`.
 
     Args:
-        decoder: `model` or `griffin-lim`; None uses the model's waveform decoder if it has one.
+        decoder: `model` or `griffin-lim`. None means `model` if the model has a waveform decoder, else `griffin-lim`.
         traced: Whether to trace all computations. False traces only the sampling, and is faster for a single sentence.
         folder: Folder with the model's voices, speech rates and `Calibration`. If None, encoded voices are not cached;
             the model's weights can then be changed safely.
@@ -94,7 +94,7 @@ class Synthesizer:
     @classmethod
     def load(cls, folder: str | Path, which: str = "best", only_speech: bool = False, **options) -> Self:
         """Loads a model; for arguments and errors, see `load_model`. `options` are arguments of `__init__`.
-        If the DVAE is skipped because of `only_speech`, `Speech.mel` is None."""
+        If `only_speech` is true and XTTS's waveform decoder is used, skips the DVAE, so that `Speech.mel` is None."""
         model = load_model(folder, which, only_speech and options.get("decoder") != "griffin-lim")
         if "decoder" not in model.parts:
             logger.info("%s has no trained waveform decoder: Griffin-Lim is used.", folder)
@@ -113,7 +113,7 @@ class Synthesizer:
 
     def with_engine(self, name: str | None) -> Self:
         """Returns a copy that samples with the engine `name`, a key of `choices.ENGINES`. Returns `self` if `name`
-        is None or this engine is already in use. Raises `UserError` if it is unknown or its package is missing."""
+        is None or the engine in use. Raises `UserError` if the engine is unknown or its package is missing."""
         if name in (None, self.engine_name):
             return self
         with self._loading:  # so that no two threads load the same engine
@@ -168,7 +168,8 @@ class Synthesizer:
     def batch(
         self, texts: Sequence[str], voices: Sequence[AnyVoice | None], languages: Sequence[str], *given, **options
     ) -> list[Speech]:
-        """Synthesizes several texts of any length together. Arguments and errors are those of `sentences`."""
+        """Synthesizes several texts of any length together, and returns a `Speech` for each text, in the same order.
+        For arguments and errors, see `sentences`."""
         to_mel = self.codes_to_mel if "dvae" in self.model.parts else None
         found = []
         for piece, samples in self.sentences(texts, voices, languages, *given, **options):
@@ -200,7 +201,7 @@ class Synthesizer:
             voices: One `AnyVoice` per text. None means the model's default voice for the language of the text.
             languages: One language code per text, such as `en` or `fa`.
             sampling: Sampling parameters; None uses those in the model's configuration.
-            max_codes: Maximum number of codes per sentence; 0 is the model's limit.
+            max_codes: Maximum number of codes per sentence; 0 means the model's limit.
             speed: Factor of the speaking rate; the pitch does not change.
             retries: Maximum number of further attempts at a sentence with low confidence. The attempt with the highest
                 confidence is used.
@@ -295,8 +296,9 @@ class Synthesizer:
         return self._to_mel(codes[None])[0].numpy()
 
     def distortion(self, codes: np.ndarray, samples: np.ndarray) -> float:
-        """Returns the mean difference in nats between the log-mel of audio `(S,)` and the log-mel of its codes `(C,)`.
-        Returns 0 if there is no DVAE, or if the decoder is not `istft`, because `DISTORTION` is for `istft` only."""
+        """Returns the mean absolute difference in nats between two log-mels: the log-mel of the audio `(S,)`, and the
+        log-mel that the DVAE decodes from the `codes` `(C,)`. Returns 0 if there is no DVAE, or if the audio is not
+        decoded by an `istft` decoder, because the limits `self_check.DISTORTION` are for this decoder only."""
         is_checked = self.config.model.decoder_type == "istft" and isinstance(self.to_waveform, LatentDecoder)
         if not is_checked or "dvae" not in self.model.parts:
             return 0.0
@@ -307,9 +309,7 @@ class Synthesizer:
 
     def attention(self, speech: Speech, voice: AnyVoice, language: str = "en") -> np.ndarray:
         """Returns the attention of codes to text tokens, `(C, L)`: a block on the diagonal for each piece, 0 elsewhere.
-
-        `speech` must have been synthesized by this model, with this voice and language.
-        """
+        `speech` must have been synthesized by this model, with this voice and language."""
         from scipy.linalg import block_diag  # slow to import
 
         latents, found = self.as_voice(voice).latents, []

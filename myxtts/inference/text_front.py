@@ -49,7 +49,7 @@ class TextFront:
         return pieces
 
     def longest_text(self, language: str) -> int:
-        """Returns the length in characters of the longest training text in a language, or an estimate if unknown."""
+        """Returns the length in characters of a language's longest training text, or an estimate if it is not known."""
         language = get_language(language)
         return self.longest_texts.get(language.code, max(self.longest_texts.values(), default=language.char_limit))
 

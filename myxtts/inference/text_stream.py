@@ -1,7 +1,5 @@
 """Synthesizes a text sentence by sentence: samples codes, decodes them to audio, and runs the self-check.
-
-Imports no TensorFlow, because the server also uses this module for exported models.
-"""
+Imports no TensorFlow, because the server also uses this module for exported models."""
 
 import logging
 from collections.abc import Sequence
@@ -59,7 +57,7 @@ class Sentence:
 
     def check(self, listener: "Listener | None" = None, samples: np.ndarray | None = None) -> Verdict:
         """Runs the self-check of the finished sentence. If its audio `samples` `(S,)` is given and the speed is 1, also
-        checks the audio for distortion. If `listener` is given, it measures the CER; this requires `samples`."""
+        checks the audio for distortion. A `listener` measures the character error rate (CER) and requires `samples`."""
         from myxtts.inference.self_check import judge  # imports TensorFlow
 
         stream, synthesizer, language, text = self.stream, self.synthesizer, self.manner.language, self.piece.text
@@ -77,7 +75,8 @@ class Sentence:
         return self.verdict
 
     def best(self, retries: int, listener: "Listener | None") -> np.ndarray:
-        """Retries at most `retries` times while the self-check finds faults. Returns the best samples `(S,)`."""
+        """Finishes the sentence and checks it. If the self-check finds faults, samples it again, up to `retries` times.
+        Returns the samples `(S,)` of the attempt with the highest confidence. For `listener`, see `check`."""
         found = []
         for attempt in range(max(0, retries) + 1):
             if attempt:
@@ -153,14 +152,15 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence if it is not queued yet and the current sentence has enough codes for audio."""
+        """Queues the next sentence if it is not queued yet and the current one ended or has enough codes for audio."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):
             following[0].open()
 
     def ready(self) -> bool:
-        """Returns whether `more` would return new samples or end the stream."""
+        """Returns whether to call `more` now: True if the current sentence has new codes or has ended, False if the
+        sentence has no new codes yet, or if `finished` is true."""
         return not self.finished and self._sentences[self._number].stream.is_ready
 
     def more(self) -> np.ndarray:

@@ -45,7 +45,7 @@ class Shapes:
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
         """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
-        `data.static_shapes`, texts have the maximum length; clips also do, if `data.max_mel_frames` is set."""
+        `data.static_shapes`, texts have the maximum length; if `data.max_mel_frames` is set, clips have that length."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
             limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE
@@ -84,7 +84,7 @@ class Optimizations:
 
     @property
     def cast_bytes(self) -> int:
-        """Size in bytes of the half-precision copy of a value in mixed precision; 0 in float32."""
+        """Size in bytes of the half-precision copy that mixed precision makes of a float32 value; 0 in float32."""
         return 0 if self.precision == "float32" else 2
 
 
@@ -183,7 +183,7 @@ def _block_activations(model, positions, optimizations):
 
 
 def _kept_by_attention(heads, keys, width, dropout, optimizations):
-    """Returns the bytes that attention stores per query position besides query, key, value and merged heads."""
+    """Returns the bytes that attention stores per query position, not counting query, key, value and merged heads."""
     number = optimizations.compute_bytes
     if optimizations.attention == "memory-efficient":
         return heads * FLOAT + width * number  # softmax denominators, and the output before heads are merged
@@ -249,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` for `trained` trained and `others` other weights. `terms` are the remaining fields."""
+    """Creates a `MemoryEstimate` from the numbers of trained and of other weights. `terms` are its other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -270,7 +270,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the DVAE. Only precision, accumulation and EMA of `optimizations` matter."""
+    """Estimates the memory needed to train the DVAE. Uses only `optimizations.precision`, `accumulation` and `ema`."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

@@ -68,7 +68,7 @@ class _Chunks:
         return ops.cast(total / denominator, self.query.dtype), highest + ops.log(denominator)
 
     def backward(self, output, log_sum, upstream):
-        """Returns the gradients of query, key and value, from the results of `forward` and the gradient of `output`."""
+        """Returns the gradients of query, key and value. `upstream` is the gradient of `output` (see `forward`)."""
         dtype = self.query.dtype
         # FlashAttention, equation 4.
         center = ops.sum(ops.cast(upstream, "float32") * ops.cast(output, "float32"), axis=-1, keepdims=True)
@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` for the keys at `start`; `query` begins with query `first`."""
+        """Returns `(first, query, key, value, scores)` of the key chunk at `start`. `query` begins at query `first`."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)

@@ -96,7 +96,7 @@ class Discriminators(Layer):
     S must be static and a multiple of 512.
 
     Args:
-        divisor: The papers' channel counts are divided by it (minimum result: 4). A larger divisor speeds up training.
+        divisor: Divisor of the papers' channel counts (minimum result: 4). A larger divisor speeds up training.
         periods: Period of each `PeriodDiscriminator`.
         resolutions: FFT length of each `SpectrumDiscriminator`.
     """

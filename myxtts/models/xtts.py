@@ -29,7 +29,7 @@ class XTTS(keras.Model):
 
     Args:
         config: `ModelConfig` or a dictionary of its fields; a `num_text_tokens` of 0 becomes `DEFAULT_TEXT_TOKENS`.
-        parts: Parts to create, from `PARTS`.
+        parts: Names of the parts to create, a subset of `PARTS`.
         precision: Keras dtype policy of the layers.
 
     Attributes:
@@ -62,7 +62,7 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model that shares the parts of `models`. If several have the same part, the last one's is used.
+        """Creates a model that shares the parts of `models`. If several models have a part, uses that of the last one.
 
         `mel_stats` come from the model whose DVAE is used or, without a DVAE, from the last model.
         """

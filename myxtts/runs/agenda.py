@@ -175,7 +175,7 @@ def _work(config, stage, dataset, states, stores):
 
 
 def _stays(training, stage, states, stores):
-    """Returns `StageWork.stays` of a stage with a checkpoint: the reason why it cannot continue, or "" for none."""
+    """Returns the reason why a stage with a checkpoint cannot continue, for `StageWork.stays`; "" if there is none."""
     state = states[stage]
     # Copied from another run, or without trainable weights.
     if "position" not in state or state["step"] == 0 or TAKEN_FROM in state:
@@ -332,7 +332,7 @@ class TimeLeft(Callback):
             timing |= {"stage_seconds_left": self._each * (self._total - step), "seconds_left": left}
 
     def seconds_left(self, step: int) -> float | None:
-        """Returns the estimated seconds from this step to the end of the run; None in the first steps of a stage."""
+        """Returns the estimated seconds from `step` to the end of the run; None in the first steps of a stage."""
         if self._marked is None or step < self._marked[0] + TIMED_STEPS:
             return None
         taken, passed = step - self._marked[0], time.monotonic() - self._marked[1]

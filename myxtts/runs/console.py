@@ -310,7 +310,7 @@ class RunConsole(RunListener):
         return sum(file.stat().st_size for file in self.run.folder.rglob("*") if file.is_file())
 
     def _reached(self):
-        """Returns a list of one line that compares time, memory and disk usage with estimates; [] if there are none."""
+        """Returns a list of one line that compares time, memory and disk usage with estimates; [] without estimates."""
         if self._needs is None or self._expected is None:
             return []
         expected, began = self._expected

@@ -80,7 +80,7 @@ def examine(config: XTTSConfig, seconds: float, folder: str, data_files: Sequenc
 
 
 def _automatic(config, plan, found, measures):
-    """Returns the values that `auto` selects: precision, batch size and, if `measures` is True, attention."""
+    """Returns what `auto` selects: precision, batch size, and attention, which is None if `measures` is False."""
     from myxtts.training.loop.switches import choose_attention
 
     policy, reason = choose_precision("auto", plan.model_device)
@@ -197,7 +197,7 @@ def examine_workers(config: XTTSConfig) -> list[str]:
 
 
 def _sums(workers, timeout_seconds):
-    """Measures all-reduces of several sizes, and estimates the time to sum a GPT's gradients. Yields report lines."""
+    """Yields report lines: measured times of all-reduces of several sizes, and estimated times for GPT gradients."""
     from myxtts.training.watching.measurement import seconds_of_sum
 
     workers.watch(timeout_seconds)

@@ -118,7 +118,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes vocabulary, recordings of training speakers and `config.json` (without workers) to the run's folder."""
+    """Writes `config.json` (no worker settings), vocabulary and training speakers' recordings to the run's folder."""
     training = replace(dataset.config.training, workers=(), worker_index=0)
     config, home = replace(dataset.config, training=training), Path(training.checkpoint_dir)
     write_json(home / "config.json", origin.with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())
@@ -138,7 +138,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:
-    """Returns a stage's trainer, and callbacks that write logs and samples (none, if this worker is not the chief)."""
+    """Returns a stage's trainer, and callbacks that write logs and samples ([] if this worker is not the chief)."""
     speaks, config, settings = STAGES[stage].speaks, dataset.config, dataset.config.training
     foundations, lineage = load_foundations(config, stage, plan.data_device)
     trainer = StageTrainer(config, stage, plan, foundations, lineage)

@@ -76,7 +76,7 @@ def _with_tune(config, names):
 
 
 def _startable(began):
-    """Returns `{stage: checkpoints}` of the model that the run with settings `began` started from; {} if it is gone."""
+    """Returns `{stage: checkpoints}` of the model that `began.training.init_from` names; {} if this model is gone."""
     try:
         return run_folder.stores_in(_source(began))
     except (UserError, OSError) as error:
@@ -104,8 +104,9 @@ def _refuse_other_origin(config):
 
 
 def tuned_stages(config: XTTSConfig) -> list[str]:
-    """Returns the stages in `training.tune` (set by `settle_origin` for a new run). If it is empty, returns the stage
-    in --stage; if this is `all` or cannot be fine-tuned, all stages with `takes_init_from` and `tuned_with_all`."""
+    """Returns the stages to fine-tune: those in `training.tune`, if any (`settle_origin` sets `tune` for a new run).
+    If `tune` is empty and --stage names a stage with `takes_init_from`, returns this stage. In all other cases, returns
+    the stages that have both `takes_init_from` and `tuned_with_all`."""
     training = config.training
     if training.tune:
         return [name for name in STAGES if name in training.tune]
@@ -115,8 +116,8 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 
 def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
-    """Returns the stages that a run copies from `training.init_from` and does not fine-tune. Unless `is_new`, returns
-    only those with damaged copies, which are renamed. A reset that keeps the GPT never copies the stage it names."""
+    """Returns the stages that a run copies from `training.init_from` and does not fine-tune. If `is_new` is False,
+    only those whose copy in the run is damaged; renames this copy. A reset that keeps the GPT excludes its --stage."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
     others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
     is_copied = lambda name: is_new or {path.name[-8:] for path in (home / name).glob("*step_*")} == {"00000000"}
@@ -126,8 +127,8 @@ def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
 
 
 def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, CheckpointStore]:
-    """Returns `{stage: checkpoints}` of the model in --init-from, for the stages to copy (`taken`) or fine-tune that
-    the run lacks. Raises `CheckpointError` if a checkpoint is missing or damaged."""
+    """Returns `{stage: checkpoints}` of the model in --init-from, for each stage to copy (`taken`) or to fine-tune,
+    except stages that the run already has and keeps. Raises `CheckpointError` if a checkpoint is missing or damaged."""
     own = run_folder.stores_in(Path(config.training.checkpoint_dir)).keys() - config.training.resets
     tuned = [name for name in tuned_stages(config) if name not in config.training.leave_out]
     found = {name: _trained_part(_source(config), name) for name in (*taken, *tuned) if name not in own}
@@ -137,9 +138,8 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies the checkpoints `parts` (see `source_parts`) into a run as step 0. Files of stages that are not fine-tuned
-    are copied unchanged, so that their digests stay the same, and these stages are marked as finished. If `is_new`,
-    also copies the voices of the model in --init-from."""
+    """Copies the checkpoints `parts` (see `source_parts`) to a run as step 0; if `is_new`, also the --init-from voices.
+    Marks stages that are not fine-tuned as finished, and copies their files unchanged, to keep the digests."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     copied = "model.safetensors", f"{run_folder.MEL_STATS}.safetensors", SPEECH_RATES
     for name, store in parts.items():

@@ -37,9 +37,9 @@ def prepare(
     """Encodes missing shards of a data set. Several processes can share the work; the last one writes the manifest.
 
     The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
-    the run's data set); `limits` replace the run's minimum and maximum clip length in seconds. `shards` is the total
-    number of shards. If `shard` is given, encodes only the shard with this index. `tell` receives progress messages.
-    Raises `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` contains other shards.
+    the run's data set). `limits` are the minimum and maximum clip length in seconds; None keeps the run's. `shards` is
+    the total number of shards. If `shard` is given, encodes only the shard with this index. `tell` reports progress.
+    Raises `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` has another shard count.
     """
     require(1 <= shards <= MAX_SHARDS, "--shards", f"1 to {MAX_SHARDS}", shards)
     require(shard is None or 0 <= shard < shards, "--shard", f"0 to {shards - 1}, below --shards", shard)
@@ -84,7 +84,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Locks one shard after another and yields its number. At the end, waits for shards locked by other processes."""
+    """Locks each shard in `numbers` and yields its number. At the end, waits for shards locked by other processes."""
     turns = [(number, False) for number in numbers]
     for number, waits in turns:
         with claimed(lock, number, waits) as is_ours:

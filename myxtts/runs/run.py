@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: Voice as in `Synthesizer.speak`. If None, `runs.samples.held_out_voice` selects recordings.
-            language: Language code or name. If `language` and `voice` are None, the recordings' language is used.
+            language: Language code or name. None: the recordings' language or, with `voice`, as in `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 

@@ -43,9 +43,7 @@ MEASURED_STEPS = 12
 
 def check_request(config: XTTSConfig, download: bool = False, **devices) -> None:
     """Raises `UserError` for errors that can be found before TensorFlow is imported. `set_up` explains the arguments.
-
-    If the only error is that the recordings have no texts, raises `TextsMissing`.
-    """
+    If the only error is that the recordings have no texts, raises `TextsMissing`."""
     data, training = config.data, config.training
     require_free_port(training)
     check_devices(data.data_gpu, data.model_gpu, **devices)
@@ -92,7 +90,7 @@ def check_settings(config: XTTSConfig) -> None:
 
 
 def check_tuning(training: TrainingConfig) -> None:
-    """Raises `ConfigError` if --tune is invalid in a new run, or --tune or --lora-rank is used without --init-from."""
+    """Raises `ConfigError` if --tune or --lora-rank of a new run is invalid, or is given without --init-from."""
     tune, rank, stage = [name for name in TUNABLE if name in training.tune], training.gpt.lora_rank, training.stage
     given, hint = ",".join(tune), f"gpt and decoder depend on the dvae. Give --tune {','.join(TUNABLE)}."
     require("dvae" not in tune or {*tune, *training.leave_out} >= {*TUNABLE}, TUNE, "without dvae, or all", given, hint)
@@ -106,11 +104,10 @@ def check_tuning(training: TrainingConfig) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model settings (except dropout) and the sampling settings of `stored`.
-
-    Sampling settings of `config` are kept if they differ from the defaults, or if --init-from is `base`. If a clip
-    limit is above the model's limit, a default value is lowered, and any other value raises `ConfigError`.
-    """
+    """Returns `config` with the model settings (except dropout) and the sampling settings of a model, `stored`.
+    Sampling settings of `config` that differ from the defaults are kept. If --init-from is `base`, all are kept. A
+    maximum length of texts or clips that exceeds the model's maximum is lowered if it is the default value. If it is
+    not the default value, raises `ConfigError`."""
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
     given = {name: value for name, value in vars(config.sampling).items() if value != usual[name]}
@@ -129,7 +126,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
 
 
 def with_own_data(config: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the data sets of the existing run, if there is one and no training data was given."""
+    """Returns `config` with the data sets of the run in --checkpoint-dir, if there is a run and no --train-data."""
     home, is_reset = Path(config.training.checkpoint_dir), config.training.reset_training
     if config.data.train_data or not (home / "config.json").is_file():
         return config
@@ -182,7 +179,7 @@ def with_workers(config: XTTSConfig) -> XTTSConfig:
 
 
 def _with_data(config, download):
-    """Returns `config` with `data.train_data` set to LJSpeech if `download`, or to a sample corpus if it was None."""
+    """Downloads LJSpeech if `download`; makes a sample corpus if no data is given. Returns `config` with this data."""
     folder = config.data.train_data
     if download:
         from myxtts.data.download import download_ljspeech
@@ -225,7 +222,8 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures and prints the step time on one, two and all GPUs. Returns the arguments of `set_up` for the fastest."""
+    """Measures and prints the duration of a training step on one, two and all GPUs. Returns `(config, options)`, the
+    arguments of `set_up`, for the fastest of these. With fewer than two devices, measures nothing."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
@@ -250,7 +248,8 @@ def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple
 
 
 def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
-    """Runs training steps in a new process. Returns the median step time in seconds, or an error message."""
+    """Times `MEASURED_STEPS` training steps in a new process with the device options `options`. Returns the median step
+    time in seconds or, if the process fails, an error message."""
     path = os.pathsep.join(filter(None, [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]))
     options = {name: value for name, value in options.items() if not isinstance(value, Default)}  # not in JSON
     command = [sys.executable, "-m", "myxtts.runs.setup", json.dumps({"config": config.to_dict(), "options": options})]
@@ -261,7 +260,8 @@ def measure(config: XTTSConfig, options: Mapping[str, object]) -> float | str:
 
 
 def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
-    """Returns the name of the fastest device plan, and lines with all times. Raises `UserError` if no plan works."""
+    """Returns the name of the fastest device plan in `measured`, and lines with all times for the user. `measured` is
+    `{name: step time in seconds or error message}`. Raises `UserError` if no plan works."""
     if not (times := {name: result for name, result in measured.items() if not isinstance(result, str)}):
         raise UserError("No device plan works. {}: {}".format(*next(iter(measured.items()))))
     speeds = {name: f"{1e3 * seconds:.1f} ms per step" for name, seconds in times.items()}

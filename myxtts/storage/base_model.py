@@ -22,7 +22,7 @@ FORMS = "the folder of a training run, of `myxtts convert` or of XTTS v2, base, 
 
 
 def kind_of(source: AnyPath) -> str:
-    """Returns the key in `KINDS` for a path. The string "base" is the bundled model, but `Path("base")` is a folder."""
+    """Returns a path's kind, a key of `KINDS`. The string "base" is the bundled model; `Path("base")` is a folder."""
     if is_base(source):
         return BASE_NAME
     path = Path(source)

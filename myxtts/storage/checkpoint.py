@@ -47,7 +47,7 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file one tensor at a time, which takes less memory than the writer of `safetensors`.
 
-    The names, shapes and data types are those of `arrays`. The data come from `values`, if given, in the same order.
+    Names, shapes and data types are those of `arrays`. The data are `values` in the same order; by default, `arrays`.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -173,7 +173,8 @@ class CheckpointStore:
         return self._newest(self.read_state)
 
     def newest_file(self, name: str) -> Path | None:
-        """Returns a file's path in the newest checkpoint in which it is not damaged; None if it is missing there."""
+        """Returns the path of the file `name` in the newest checkpoint, or None if it has no such file. If the
+        file or the manifest is damaged, uses the next older checkpoint."""
         return self._newest(lambda step: self.file(step, name))
 
     def _newest(self, read):
@@ -208,7 +209,7 @@ class CheckpointStore:
         Raises `OSError` if the checkpoint cannot be written. Earlier checkpoints are then unchanged.
 
         Args:
-            tensors: `{file name: {tensor name: NumPy array}}`, with file names without suffix.
+            tensors: `{file name without suffix: {tensor name: NumPy array}}`.
             state: JSON values for `state.json`.
             best: Whether this is the best checkpoint so far, which is kept until there is a better one.
             copies: Additional files, as `{file name: bytes}`.
@@ -258,10 +259,9 @@ class CheckpointStore:
         return path
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
-        """Returns the step of the newest intact checkpoint, or None. Renames each damaged newer one, and calls `warn`.
-
-        If the newest intact checkpoint has another format, raises `CheckpointVersionError` and does not rename it.
-        """
+        """Returns the step of the newest intact checkpoint, or None. Renames each damaged checkpoint that is newer, and
+        calls `warn` with a message about it. If the newest intact checkpoint has another format than `FORMAT`, raises
+        `CheckpointVersionError` and does not rename it."""
         while steps := self.steps():
             step = steps[-1]
             try:

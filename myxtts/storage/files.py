@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders, JSON files, digests and locks."""
+"""File utilities: atomic writing of files and folders, functions for JSON and CSV files, digests, and locks."""
 
 import csv
 import errno
@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes an `OSError` in a `with` block name the file `path`, if it names no file or the file `temporary`."""
+    """Makes `path` the file name of an `OSError` in a `with` block, if the error names no file or names `temporary`."""
     try:
         yield
     except OSError as error:
@@ -122,7 +122,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
     If `sync`, first waits until all files are on disk. The old folder is renamed (to `replaced_name` if given) and then
-    deleted. If the process is killed in between, the renamed folder remains. Raises `UserError` for a mount point.
+    deleted; after a kill in between, the renamed folder remains. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker
@@ -172,10 +172,10 @@ def _claim(descriptor, path):
 
 def remove_leftovers(folder: AnyPath, name: str = "*", kind: str = "*") -> None:
     """Removes temporary files and folders that killed processes left in `folder`, except those that are locked.
-
-    `name` is a glob pattern for the first 40 characters of the final file name. If `kind` is "", keeps old versions of
-    folders that were being replaced. Without file locks, the caller must ensure that no process writes to `folder`.
-    """
+    `name` is a glob pattern for the first 40 characters of the name that the finished file would have had.
+    `kind` selects what to remove: "" removes new files and folders that were being written, ".old" removes old
+    versions of folders that were being replaced, and "*" removes both.
+    If the file system has no locks, the caller must ensure that no process writes to `folder`."""
     for leftover in () if os.path.islink(folder) else Path(folder).glob(_TEMPORARY.format(name, kind)):
         with suppress(OSError):  # it is a link, or another user's; opening a pipe must not wait for a writer
             descriptor = os.open(leftover, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves its files aside.
+"""Folder of a run: its settings, vocabulary and checkpoints. Training locks the folder. A reset moves the files aside.
 
 The settings and the vocabulary in a checkpoint take precedence over `config.json` and `vocab.json` in the run's folder.
 """
@@ -55,7 +55,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """For `which="best"` and a `part` in `JUDGED`, returns the best step, if known. Else, returns the last step."""
+    """Returns the best step if it is known, `which` is `best` and `part` is in `JUDGED`; otherwise, the last step."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -79,14 +79,14 @@ def is_start(state: dict | None) -> bool:
 
 
 def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]:
-    """Returns `{name: value}` of the model settings that set the weight shapes of `parts`, such as "gpt" or "dvae"."""
+    """Returns `{name: value}` of model settings that determine the weight shapes of `parts`, e.g. "gpt" or "dvae"."""
     named = lambda name: next((part for part in ("dvae", "speaker", "decoder") if name.startswith(f"{part}_")), "gpt")
     return {name: value for name, value in asdict(model).items() if _PART_OF.get(name, named(name)) in parts}
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Returns a run's settings from `config.json`, but `data.g2p` and the shapes of DVAE and GPT from the GPT's newest
-    checkpoint. If one of the two is missing, all settings are from the other. If both are, raises `CheckpointError`."""
+    """Returns `config.json`'s settings, with `data.g2p` and the shapes of DVAE and GPT from the newest GPT checkpoint.
+    If only one of these sources has settings, returns its settings. If neither does, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

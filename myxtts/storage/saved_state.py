@@ -64,7 +64,7 @@ def refusing_damage(where: str) -> Iterator[None]:
 
 
 def config_of(state: dict[str, Any], where: str) -> XTTSConfig | None:
-    """Returns the settings in `state`, or None. If they are invalid, raises a `CheckpointError` that names `where`."""
+    """Returns the settings in `state`; None if absent. If invalid, raises a `CheckpointError` that names `where`."""
     if "config" not in state:
         return None
     try:

@@ -82,8 +82,8 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
 
 
 def language_of(folder: AnyPath, name: str | None = None) -> str | None:
-    """Returns the language of the voice `name`. If this language is unknown, or if `name` is None, returns the common
-    language of all training speakers, or None if there is none."""
+    """Returns the language of the voice `name`. If this language is unknown, or if `name` is None, returns the language
+    that all training speakers share. If they share none, returns None."""
     if name and (own := find_speaker(folder, name).language):
         return own
     languages = {one.language for one in read_speakers(folder).values() if one.clip}

@@ -24,9 +24,9 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
 
-    Returns `language` (English if None) and `""` if it fits the letters or is not supported. Otherwise, finds all
-    languages that fit the letters; `identify_language` may select one of them by the words. Languages in `among`, those
-    of the model, are preferred. If exactly one language remains, returns it. Otherwise, returns `language`.
+    If the letters fit `language` (default: English), or if `language` is not supported, returns `language` and `""`.
+    Otherwise, finds all languages that the letters fit. `identify_language` may select one of them by the words, and
+    the model's languages, `among`, are preferred. If exactly one remains, returns this one, else `language`.
     """
     code, texts = language or "en", [*texts]
     try:

@@ -92,8 +92,8 @@ class Reader(NamedTuple):
     def pieces(self, text: str, language: str, longest: int, fits: Callable[[str], bool]) -> list[Piece]:
         """Splits a text into pieces for synthesis: whole sentences, or parts of a long sentence.
 
-        A piece has at most `longest` characters, both as written and with notation expanded to words. If a word of the
-        paragraph has more characters, the limit for the paragraph is the length of this word. No limit exceeds
+        A piece has at most `longest` characters, both as written and with notation expanded to words. If a
+        paragraph contains a longer word, the limit for this paragraph is the length of the word. No limit exceeds
         `Language.char_limit`. Pieces for which `fits(spoken(piece))` is False are split further. Pieces that the model
         cannot speak (see `fault`) are dropped.
         """

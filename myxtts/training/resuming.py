@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """If `by` is the criterion `best_by` and `value` is a new minimum, sets `best` and returns True, else False."""
+        """Returns whether `value` of criterion `by` is a new minimum and `by` is `best_by`. If so, updates `best`."""
         is_less = math.isfinite(value) and (self.best is None or value < self.best[0])
         if improves := by == self.best_by and is_less:
             self.best = (value, self.step)
@@ -100,7 +100,8 @@ class TrainingState:
 
     def restore(self, step: int, saved: dict, where: str) -> None:
         """Sets `step`, and restores the fields in `saved` (from `as_dict`). `where` names the checkpoint in errors.
-        Raises `CheckpointError` if the state is missing or damaged, or if an earlier stage not in `follows` changed."""
+        Raises `CheckpointError` if the state is missing or damaged, or if the model of an earlier stage has changed
+        since the checkpoint, unless `follows` contains that stage."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -119,9 +120,9 @@ class TrainingState:
                 part.restore(saved["parts"][name])
 
     def take_up(self, dataset: SpeechDataset, stage: str) -> SpeechDataset:
-        """Sets `clips`, and returns `dataset` with the batch order to train on. After resuming, this order continues
-        the order in `record`. If validation clips or earlier stages have changed since the checkpoint, resets `best`
-        and early stopping, because old and new losses are not comparable."""
+        """Sets `clips`, and returns `dataset` with the batch order for `stage`. After resuming, this order continues
+        where the checkpoint ended (see `record`). If validation clips or earlier stages have changed since the
+        checkpoint, resets `best` and early stopping, because losses before and after the change are not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
             change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
@@ -180,8 +181,9 @@ class OrderedClips:
     def record(self, position: int) -> ClipRecord:
         """Returns the record for a checkpoint after `position` batches: arrays for the file `CLIPS`, and JSON values.
 
-        JSON: `start` is where this order begins the current epoch, and `cut` is the batch at `position`. A run with the
-        same clips and batches rebuilds the order from `start`. Other runs continue at `cut`.
+        JSON: `start` is where this order begins the current epoch; `cut` is where the batch at `position` begins. Both
+        are lists `[position, epoch, offset]`. `digest` is a digest of clips and batches. A resumed run with the same
+        digest rebuilds the order from `start`. Other runs continue at `cut`.
         Arrays, `(N,)`: `identity` contains the hashed clip ids. `heard_at_start` and `heard` (uint8) are 1 for clips
         that this epoch has already used at `start` and at `cut`, respectively.
         """
@@ -194,7 +196,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` to continue the order in `record`, and a warning if the data changed, else None."""
+        """Returns the `EpochStart` to continue the order in `record`, and a warning (None if the data is unchanged)."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -253,7 +255,7 @@ class Checkpointer:
                 self.workers.gather()  # the next stage may read it
 
     def snapshot(self) -> tuple[dict, dict]:
-        """Returns tensors and state, copied to the host, for `CheckpointStore.write`. Call it only between steps."""
+        """Returns the tensors and state for `CheckpointStore.write`, copied to the host. Call it only between steps."""
         trainer, step = self.trainer, self.train_step
         trainer.watch.read()
         tensors = {"optimizer": arrays_of(step.state_variables)}
@@ -271,7 +273,7 @@ class Checkpointer:
 
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, unless it has only starting weights (see `is_start`). Raises
-        `CheckpointError` if the checkpoint is unusable, or if another run's `store` has none to load."""
+        `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and nothing can be loaded."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)
@@ -305,10 +307,8 @@ class Checkpointer:
             logger.info("%s", line)
 
     def go_back(self, error: Exception) -> None:
-        """After divergence, loads the newest checkpoint with finite losses and lowers the learning rate.
-
-        Raises `error` if no checkpoint has finite losses, or if training already went back `divergence_returns` times.
-        """
+        """After divergence, loads the newest checkpoint with finite losses and lowers the learning rate. Raises `error`
+        if no checkpoint has finite losses, or if training already went back `divergence_returns` times."""
         settings, guard = self.trainer.config.training, self.trainer.watch.divergence
         self.writer.wait()
         may_return = guard.returns < settings.divergence_returns
@@ -353,7 +353,7 @@ def last_good_step(store: CheckpointStore) -> int | None:
 
 
 def untrained_foundations(config: XTTSConfig, stage: str, device: str) -> dict[str, XTTS]:
-    """Creates models with random weights on `device` for the stages that `stage` depends on. Keys are stage names."""
+    """Creates models with random weights on `device` for the stages that `stage` depends on. Returns them by stage."""
     with tf.device(device):
         return {name: XTTS(config.model, parts=(STAGE_CLASSES[name].part,)) for name in STAGES[stage].builds_on}
 

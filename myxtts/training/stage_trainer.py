@@ -89,7 +89,7 @@ class StageTrainer:
 
     def _build(self, model, resumed):
         """Settles the training switches, and builds the stage's model and its `TrainStep`. `resumed` is the checkpoint
-        store to resume from, or None. Its newest checkpoint may contain only starting weights, see `is_start`."""
+        store to resume from, or None. The store's newest checkpoint may have only starting weights, see `is_start`."""
         config, settings, workers, stage = self.config.training, self.stage_config, self.workers, self.stage
         joined = tuple(filter(None, workers.addresses))
         rule, hint = "the workers that this process has joined", "Use myxtts.train(config), which connects them."
@@ -255,7 +255,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns a `DevicePipeline`, which prepares batches `start` to `stop - 1` and copies them to the model device.
 
-        `watch(phase, call)` gets the function of a phase (`preprocess`, `transfer`), and returns it or a timed version.
+        `watch(phase, call)` gets a phase (`preprocess`, `transfer`) and its function. Returns `call` or a timed `call`.
         """
         # Number of batches that are ready in the buffer. With accumulation, each step uses several batches.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline

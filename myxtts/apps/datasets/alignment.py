@@ -133,8 +133,7 @@ def find_sentences(
 
     A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
     the recognizer returns no word times, they are estimated. `segments` are start and end frames of speech, `(N, 2)`.
-    Raises `UserError` if too few sentences were recognized.
-    """
+    Raises `UserError` if too few sentences were recognized."""
     heard = [
         part
         for word in _hear(recognizer, audio, survey, segments, language)
@@ -216,8 +215,9 @@ def _spread(words, spans):
 
 
 def _fill_gaps(times, letters, pace, most):
-    """Returns a copy of `times` with estimates in place of None: a gap is divided in proportion to `letters`. Leaves
-    None in a gap with over `most` letters, or with an implausible duration at `pace` seconds per letter."""
+    """Returns a copy of `times` with estimates in place of None. The time between two recognized sentences is divided
+    among the sentences between them in proportion to `letters`. They keep None if they have over `most` letters in
+    total, or if the time is implausible at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -230,8 +230,8 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of the sentence `text`. Its word k was recognized as `heard[places[k]]`, or not at all if
-    the place is -1. Returns None if the duration is implausible at `pace` seconds per letter."""
+    """Estimates start and end of a sentence with the words `text`. Word k was recognized as `heard[places[k]]`; if it
+    was not recognized, `places[k]` is -1. Returns None for an implausible duration at `pace` seconds per letter."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

@@ -70,7 +70,7 @@ def make_dataset(
 
 
 def _write_source(folder, identity, audio, text, pieces, options, tell):
-    """Selects, checks and writes the clips of the recording with id `identity`. Returns its record, without the id."""
+    """Selects, checks and writes the clips of a recording with the id `identity`. The returned record lacks the id."""
     surveyed, segments, notes = plan_source(audio, text, pieces, options)
     gain, peak, rate = 1.0, float(surveyed.peaks.max()), surveyed.sample_rate
     if np.isfinite(surveyed.loudness) and peak > 0:

@@ -99,9 +99,7 @@ class SetFolder:
 def open_set(path: Path) -> Iterator[SetFolder]:
     """Opens or creates the folder of a data set, and locks it during the `with` block. If the folder is
     new and nothing was added, it is deleted afterwards, together with the parent folders that were created for it.
-
-    Raises `UserError` if the folder has other content, or another process writes to it.
-    """
+    Raises `UserError` if the folder has other content, or another process writes to it."""
     if path.exists() and not path.is_dir():
         raise UserError(f"--output must be a folder. {path} is a file.")
     names = {one.name for one in path.iterdir() if not one.name.startswith(".")} if path.is_dir() else set()
@@ -197,7 +195,8 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
 
 
 def _minute(record, start):
-    """Draws the minute at `start` seconds. Returns this time, boxes `(kind, x, width, text)`, and an SVG waveform."""
+    """Draws one minute of a recording, from `start` seconds. Returns the start time, a box `(kind, x, width, text)` for
+    each segment that is not a pause, and the points of an SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
         low, high = row["start"] / rate - start, row["end"] / rate - start

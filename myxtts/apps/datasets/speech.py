@@ -26,11 +26,11 @@ class Atom:
 
 
 class Edges(NamedTuple):
-    """Start and end frames of N segments of speech, and frames in the pauses around them to cut at, `(N,)` arrays.
+    """Boundaries of N segments of speech, as frame numbers in `(N,)` arrays.
 
-    Segment i has frames `[starts[i], ends[i])`. A clip of segments i to j has frames `[begins[i], finishes[j])`.
-    `pauses` are the durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite.
-    """
+    Segment i of speech is `[starts[i], ends[i])`. `begins` and `finishes` are frames before and after each segment, in
+    the pauses, where a clip can be cut: a clip of segments i to j is `[begins[i], finishes[j])`. `pauses` are the
+    durations of the pauses around the segments, `(N + 1,)` seconds; the first and last are infinite."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -73,7 +73,7 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Returns `(F,)` bool: True in each run of values above `ends` that contains a value above `begins`."""
+    """Returns `(F,)` bool: True in each run of values above the threshold `ends` that has a value above `begins`."""
     return binary_propagation((values > begins) & (values > ends), mask=values > ends)
 
 
@@ -83,7 +83,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Finds frames for cuts around `segments` `(N, 2)`: one in each short pause, two in each long pause."""
+    """Returns `Edges` with quiet frames for cuts around segments `(N, 2)`: one per short pause, two per long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     before, after = (list(map(frames, pair)) for pair in ((0.1, 0.25), (0.1, 0.3)))  # longer after, for reverberation
     levels, begins, finishes = smooth_levels(levels_db, 5), [], []
@@ -103,7 +103,7 @@ def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
 def choose_clips(
     atoms: Sequence[Atom], edges: Edges, frame_seconds: float, min_seconds: float, max_seconds: float
 ) -> list[tuple[int, int, int, int]]:
-    """Combines neighboring atoms, which cannot be split, into clips of minimum total cost by dynamic programming.
+    """Combines neighboring atoms (see `Atom`) into clips by dynamic programming, so that the total cost is minimal.
 
     A clip costs more if it is much shorter or longer than six seconds, is cut in a short pause or within a sentence, or
     contains a long pause. Returns `(first, last, start, end)` for each clip: it consists of the atoms with the indices
@@ -150,7 +150,7 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Cuts segments `(N, 2)` over `max_seconds` long at each frame that is the quietest in ±0.5 s; returns `(M, 2)`."""
+    """Splits segments `(N, 2)` over `max_seconds` long at frames that are quietest within ±0.5 s; returns `(M, 2)`."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

@@ -239,7 +239,7 @@ def _signals(starts, ends, seconds):
 
 
 def _peaks(times, speech):
-    """Splits the cues into windows. Yields (center of the window in s, offset in s, score) of likely offsets."""
+    """Splits the cues into windows. Yields (center of the window in s, likely offset in s, score of the offset)."""
     count = max(1, round(np.ptp(times) / 240.0))
     edges = np.linspace(times.min(), times.max() + 1e-6, count + 1)
     for chosen in np.unique(np.linspace(0, count - 1, 14).astype(int)):

@@ -29,7 +29,7 @@ MISSING = {
 
 
 class Metric(NamedTuple):
-    """A metric of the report. Its value is `scale` times the sum of numerators divided by the sum of denominators."""
+    """A metric of the report. Its value is `scale` times (sum of the numerators / sum of the denominators)."""
 
     name: str
     title: str
@@ -177,13 +177,13 @@ class Comparison:
 
     @cached_property
     def figures(self) -> list[dict[str, dict[str, Estimate]]]:
-        """Estimates of all metrics, for each row and group of sentences: a list of `{group: {metric: estimate}}`."""
+        """Estimates of all metrics: a list with one dictionary `{sentence group: {metric: estimate}}` for each row."""
         of_row = lambda row, ids: {one.name: found for one in METRICS if (found := self.figure(row, one, ids))}
         return [{name: of_row(row, ids) for name, ids in self.groups.items()} for row in self.rows]
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """For each `compared` row after the first: `{metric: estimate}` of the difference, this row minus the first."""
+        """Differences (row minus first row) of all `compared` rows but the first: a list of `{metric: estimate}`."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -230,16 +230,16 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Maps `all` to None and, if neither group is empty, `seen speakers` and `unseen speakers` to sentence ids."""
+        """Sentence ids by group: `all` (None: all ids) and, if neither is empty, `seen speakers`, `unseen speakers`."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
 
     def best(self) -> tuple[list[Row], str] | None:
-        """Returns the best rows and the reasons in words; None if there is only one row to compare.
+        """Returns the best rows and the reasons in words; None if there are fewer than two rows to compare.
 
-        Candidates are the rows with complete sentences and a similar voice (`_eligible`) or, if there are none, all
-        rows. For each metric of `DECIDING` in turn, candidates significantly worse than the best one are removed.
-        """
+        Candidates are the rows with complete sentences and a similar voice (see `_eligible`). If there are none, all
+        rows are candidates. Each metric in `DECIDING`, in turn, removes the candidates that are significantly worse
+        than the candidate with the best value of this metric."""
         if len(self.compared) < 2:
             return None
         able, reasons = [row for row in self.compared if self._eligible(row)] or self.compared, []
@@ -279,10 +279,10 @@ def compare(
     settings: dict,
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
-    """Measures the speech of all sources, and compares it. After each sentence, calls `on_measured(row)`, which can
-    save the audio of `row.measured[-1]` before it is deleted from memory. Leaves out a source that raises a `UserError`
-    and a model or folder that can speak none of the sentences. The error is raised instead if no model or folder was
-    measured before.
+    """Measures the speech of all sources; returns a `Comparison`. After each sentence, calls `on_measured(row)`, which
+    can save the audio of `row.measured[-1]` before it is deleted from memory. If a source raises a `UserError`, or if a
+    model or folder can speak none of the sentences, the source is left out. But if no model or folder was measured
+    before this source, the error is raised.
     """
     rows, left_out = [], {}
     for row in sources:

@@ -55,13 +55,13 @@ def choose_sentences(
         data: Data set with recordings. The default is the data set of the first run whose data still exist.
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
-        language: Language of `texts` and of unlabeled clips. None selects the first `data.language` that a run sets. If
-            no run sets it, clip languages are detected, and `texts` get the language of a run's speakers, else English.
+        language: Language of `texts` and of clips without a language label. None means the first `data.language` that
+            a run in `judged` sets. If no run sets it, the clips' language is detected from their texts, and that of
+            `texts` is the language that a run's speakers share or, if there is no such language, English.
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
-    Raises `UserError` if there are no sentences, or no voices.
-    """
+    Raises `UserError` if there are no sentences, or no voices."""
     models = [one.folder for one in judged if one.is_model]
     used = [read_config(folder).data for folder in models]
     language = language or next((one.language for one in used if one.language), None)
@@ -98,8 +98,8 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
 
     If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
     run rejected are left out. The voice of a sentence is the speaker's longest other clip in the language, preferably a
-    training clip. If there is none, it is the sentence's clip. Raises `UserError` if no clip is held out and readable.
-    """
+    training clip. If there is no such clip, the voice is the sentence's own clip. Raises `UserError` if there
+    is no readable held-out clip."""
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
     utterances, trained, rejected = load_corpus(folder, language, own.format, own.audio_roots).utterances, set(), set()
@@ -146,7 +146,7 @@ def _espeak_data(folder, language):
 
 
 def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tuple[set[str], set[str]]:
-    """Returns two sets of ids: the clips of `folder` (`utterances`) that a run trained on, and those it rejected."""
+    """Returns the ids of the `utterances` (clips in `folder`) that a run trained on, and of those that it rejected."""
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
@@ -183,7 +183,7 @@ def _usable_seconds(clip):
 
 
 def _in_voices(sentences, voices):
-    """Assigns `voices` to the sentences in turn, and removes the sentences' recordings, which are in other voices."""
+    """Returns the sentences with `voices` assigned in turn. `recording` is set to None, as it is in another voice."""
     pairs = zip(sentences, cycle(voices))
     return [replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None) for one, voice in pairs]
 

@@ -93,7 +93,7 @@ class SpeechJob:
 class Speaker:
     """Synthesizes texts in order of arrival, up to `most_texts` simultaneously.
 
-    The model's engine samples audio codes in its thread. A second thread, the speaker's, starts queued texts, decodes
+    The model's engine samples audio codes in one thread. A second thread, the speaker's, starts queued texts, decodes
     codes to audio (the first audio of a text has priority), and ends texts that were cancelled or exceed a time limit.
     While the engine's batch is not full, the next sentences of the running texts are sampled ahead.
 

@@ -77,7 +77,7 @@ _MARKUP = read_toml(__file__, "markup.toml")
 
 
 def without_sections(text: str) -> tuple[str, bool]:
-    """Removes code blocks, and a `<think>` section at the start. Returns the text, and whether a code block is open."""
+    """Removes code blocks and an initial `<think>` section. Returns the text, and whether a code block has no end."""
     for pattern, replacement in _MARKUP["sections"]:
         text = re.sub(pattern, replacement, text)
     return text, bool(re.search(_MARKUP["open"], text))

@@ -87,8 +87,8 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Returns the voice with this name or alias. If there is none, "" and OpenAI's and Kokoro's names select a
-        substitute (see `_stand_in`) for the likely `language` of the text. Raises `ApiError` if no voice is found."""
+        """Returns the voice with this name or alias. If there is none and `name` is "" or an OpenAI or Kokoro name,
+        returns a substitute for the text's likely `language` (`_stand_in`). Raises `ApiError` if no voice is found."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -138,8 +138,8 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro name; otherwise, returns
-    `name`. The substitute has the sex and language of the named voice, if possible (default language: `language`)."""
+    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro name; otherwise, `name`. If
+    possible, the substitute speaks the Kokoro voice's language or else `language`, and has the named voice's sex."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

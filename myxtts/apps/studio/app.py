@@ -106,7 +106,7 @@ def _in_language(language, send):
 
 
 def mount_page(app: FastAPI, studio: Studio, password: str | None, token: str | None) -> None:
-    """Mounts the page in all languages. Access needs the password or, if it is None, the token (see `Door`)."""
+    """Mounts the page in all languages. Access requires `password` or, without a password, `token` (see `Door`)."""
     studio.home.mkdir(parents=True, exist_ok=True)
     app.add_middleware(Door, token=None if password else token)
     for language, prefix in PREFIX.items():

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[^\W_][\w .-]{0,99}(?<! )")
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the names of runs, newest first. A folder `base` is listed as `./base`; `base` is the bundled model."""
+    """Returns the names of runs, newest first. A run `base` is listed as `./base`: `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
@@ -61,7 +61,7 @@ class DataSets:
         return [(path.name, str(path)) for path in found if is_ready(path)]
 
     def place(self, named: str | None) -> str:
-        """Returns the folder of the data set called `named`. If there is none, returns `named`, perhaps a path."""
+        """Returns the folder of the data set called `named`. If there is none, returns `named`, as it may be a path."""
         return dict(self.choices()).get((named or "").strip(), (named or "").strip())
 
     def folder(self, name: str) -> Path:
@@ -73,7 +73,7 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files for a data set. If there are subtitles or a recognizer is used (`is_heard`), the files
+        """Copies uploaded files for a data set. If there are subtitles, or `is_heard` (a recognizer is used), the files
         are treated as long recordings: they are copied to a new folder in `recordings(name)`, which is returned.
         Otherwise the files are treated as clips with texts: they are copied to `folder(name)`, and None is returned.
         Raises `UserError` if a file has an unknown type or no text, or does not fit the existing data set."""
@@ -213,7 +213,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves `kept_in(home)[place]` and related paths (`_parts`) to the trash; returns the folder's new path."""
+    """Moves the `removable` folder `home / place` and related paths (`_parts`) to the trash; returns its new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name

@@ -210,7 +210,7 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 
 
 def _watch(studio, texts, name, now, state, notice):
-    """Adds plots of a run's losses, its newest sample and its log. Updates them and the given lines every 2 seconds."""
+    """Adds a run's loss plots, newest sample and log. Updates these and `now`, `state`, `notice` every 2 seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
     title = texts["losses"].format
     look |= dict(x_axis_format="d")

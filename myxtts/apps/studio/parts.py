@@ -83,7 +83,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
     `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. At its end,
     `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the output folder or
-    None. A page that is opened later shows the last command. If it is still running, `end(folder)` is called at its
+    None. A page that is opened later shows the last command; if the command still runs, `end(folder)` is called at its
     end. `name` is the id of the run button, and `label` (default: `name`) is the key of its text in `texts`.
     """
     with gr.Row():
@@ -145,7 +145,7 @@ class Choices:
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
         """Updates the inputs `lists` with `fill()` when the page or the tab opens, and after events passed to `refill`.
-        If `is_typed`, opening the tab updates nothing, because typed text would be lost. `name` is the API name."""
+        If `is_typed`, opening the tab updates nothing, because typed text would be lost. `name` is the `api_name`."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)
@@ -156,8 +156,8 @@ class Choices:
             event(fill, None, lists, show_progress="hidden", api_name=False)
 
     def voice(self, name: str, text: gr.Textbox, *models: gr.Dropdown) -> tuple[gr.Dropdown, gr.Dropdown, gr.Audio]:
-        """Creates inputs for a language, a stored voice and, to use instead, a recording. Offers languages and voices
-        that all `models` have. Translates a sample sentence in `text` when another language or voice is selected."""
+        """Creates inputs for a language, a stored voice, and a recording that replaces this voice. Offers languages and
+        voices that all `models` have. When the language or voice changes, translates a sample sentence in `text`."""
 
         def voices(before, language, *names):
             found = self.studio.speakers(language or self.language, *names, before=before)

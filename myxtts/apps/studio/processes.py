@@ -84,7 +84,7 @@ class Tasks:
         return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
-        """Returns `{task name: output folder}` of running commands. For `plan`, it is the planned run's folder."""
+        """Returns `{task name: output folder}` of running commands; for `plan`, the folder of the planned run."""
         flags = ("--output=", "--checkpoint-dir=")
         words = {name: word for name in [*self._last] for word in self.arguments(name) if word.startswith(flags)}
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}

@@ -71,9 +71,9 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. A clip without a language label counts as
-        `before`. If `before` is the most common, returns the language that is detected from the texts instead. Returns
-        `before` if the result is unsupported."""
+        """Returns the most common language of the clips in `folder`. Clips without a language label count as `before`,
+        the selected language. If `before` is the most common, the language is detected from the texts instead. If
+        the language found is not supported, or the clips cannot be read, returns `before`."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -145,9 +145,9 @@ class Studio:
         return sorted((one for one in voices if all(one in other for other in others)), key=fits, reverse=True)
 
     def languages(self, before: str, *names: str) -> tuple[str, list[str]]:
-        """Returns the language to select, and the languages that all models `names` share. Selects the first of these
-        that is shared: the language of the first trained speaker of `names[0]`; the previous selection `before`. If
-        neither is shared, selects ""."""
+        """Returns the language to select, and the languages that all models `names` share. If the language of the first
+        trained speaker of `names[0]` is shared, selects it. Otherwise, keeps the previous selection `before` if that
+        is shared. If neither is shared, selects ""."""
         known = [one.language for one in read_speakers(self.folder(names[0])).values() if one.clip]
         shared = {*LANGUAGES}
         for name in names:
@@ -172,8 +172,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """Translates `text` to `language` if it is a sample sentence; returns any other text unchanged. If `language`
-        is "", uses the language of the voice `speaker` in the model `name`. If that is unknown, uses `usual`."""
+        """If `text` is a sample sentence, returns its translation to `language`; otherwise, returns `text`. If
+        `language` is "", uses the language of the voice `speaker` of model `name`; if that is unknown, uses `usual`."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -190,7 +190,7 @@ class Studio:
         return speech.sample_rate, to_int16(speech.samples)
 
     def stream(self, run: str, text: str, *options) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the result of `speak` in parts as soon as they are generated, without retries."""
+        """Yields audio like that of `speak`, but in parts, as soon as each is generated, and without retries."""
         synthesizer, *manner = self._opened(run, *options)
         for samples in synthesizer.stream(text, *manner, check=False):
             yield synthesizer.sample_rate, to_int16(samples)

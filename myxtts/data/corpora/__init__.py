@@ -196,8 +196,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group` in a script that `language` does not use. Raises `CorpusError` if they are over 10 % of
-    all clips. Does nothing if `language` allows Latin letters, or if the whole group fits it or one other language."""
+    """Rejects clips of `group` whose script `language` does not use; raises `CorpusError` for over 10 % of all clips.
+    Does nothing if `language` allows Latin letters, or if the whole group fits `language` or one other language."""
     read_as, note = guess_language((clip.text for clip in group), language)
     may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
     if not note or read_as != language or may_be_latin:

@@ -42,7 +42,7 @@ class Utterance:
 
 @dataclass(frozen=True)
 class Finding:
-    """Problem with one clip: `reason` is a fixed phrase, such as "no text", and `detail` a sentence for users.
+    """Problem with one clip: `reason` is a fixed phrase, such as "no text", and `detail` is a sentence for users.
 
     `path` is the file with the problem, relative to the corpus: the audio file or the list.
     """

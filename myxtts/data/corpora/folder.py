@@ -194,7 +194,7 @@ class CorpusFolder:
         `audio_roots`, the first component is the path of that root. Raises `ClipRefused` if the path is invalid.
 
         An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
-        computer. In this case, leading folders are removed until the rest is the path of a file in `searched`.
+        computer. In this case, leading folders are removed until the rest is a file's path in a `searched` folder.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
@@ -308,6 +308,6 @@ def is_name(text: str) -> bool:
 
 
 def file_key(name: str) -> str:
-    """Normalizes a file name for look-up. Uses Unicode NFC (macOS decomposes letters) and a lower-case extension."""
+    """Normalizes a file name for look-up: to Unicode NFC, as macOS decomposes letters, and a lower-case extension."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

@@ -135,7 +135,7 @@ def names_to_columns(names: Sequence[str]) -> tuple[str | None, ...]:
 
 
 def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list in JSON, or of a list whose header names clip and text columns; otherwise, None."""
+    """Returns the `Table` of a list if it is in JSON or has a header with clip and text columns; otherwise, None."""
     lines = reading.folder.read_lines(path)
     index = _first_line(lines)
     first = "" if index is None else lines[index]

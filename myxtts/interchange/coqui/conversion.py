@@ -119,10 +119,9 @@ class Stored:
 def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stored]]:
     """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
-    Returns the model's settings, and a `Stored` for each tensor in the files, used or unused.
-
-    Raises `CheckpointError` if a tensor is missing, unknown, misshapen or not finite, or the files belong to different
-    models; `TorchCheckpointError` if a file is damaged, or calls functions that checkpoints do not need.
+    Returns the model's settings, and a `Stored` for each tensor in the files, used or unused. Raises `CheckpointError`
+    if a tensor is missing, unknown, misshapen or not finite, or the files belong to different models, and
+    `TorchCheckpointError` if a file is damaged, or calls functions that checkpoints do not need.
     """
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
     checkpoint = read_torch_checkpoint(files.model)
@@ -181,7 +180,8 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """Sets `weight` or `reason` of each `Stored`. Raises `CheckpointError` for missing, invalid or unknown tensors."""
+    """For each `Stored`, sets `weight` (what it is converted to) or `reason` (why it is unused). Raises
+    `CheckpointError` if a tensor of the list `tensors` is missing or invalid, or a tensor in `stored` is unknown."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -219,7 +219,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes a checkpoint of each model part. `mel_stats` goes with the DVAE or, if there is no DVAE, with the GPT."""
+    """Writes a checkpoint for each part of the model. `mel_stats` is stored with the DVAE or, if none, with the GPT."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -245,7 +245,7 @@ def _finite_weights(tensors, stored):
 
 
 def _read_speakers(path, model):
-    """Reads `{name: (latents, speaker vector)}`. Raises `CheckpointError` if the file has a wrong order or shape."""
+    """Reads voices, `{name: (latents, speaker vector)}`. Raises `CheckpointError` for swapped or misshapen arrays."""
     stored = read_torch_checkpoint(path)
     if not isinstance(stored, dict) or not stored:
         raise CheckpointError(f"--speakers must be a file with voices by name. {path} holds {type(stored).__name__}.")
@@ -336,7 +336,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts weights `{name: array}` from MyXTTS to Coqui, by the list `tensors`. Most results are views."""
+    """Converts MyXTTS's `weights` `{name: array}` to Coqui's, as described by `tensors`. Most results are views."""
     if unknown := sorted(weights.keys() - {tensor.weight for tensor in tensors}):
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}

@@ -218,7 +218,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns a `_Cell` with the value that opcode `name` pushes: a constant such as None, or the inline `argument`."""
+    """Returns a `_Cell` with the value that opcode `name` pushes: a constant, such as True, or its `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -229,7 +229,7 @@ def _literal(name, argument):
 
 
 def _extended(name, whole, values):
-    """Applies opcode `name` and returns `whole`: a container with added `values`, or an object with new attributes."""
+    """Runs opcode `name`: adds `values` to the container `whole`, or sets an object's state. Returns the result."""
     if name in ("APPEND", "APPENDS"):
         list.extend(whole, values)
     elif name in ("SETITEM", "SETITEMS"):
@@ -355,7 +355,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`. Appends the arrays in `value` to `arrays`; their indices are storage keys."""
+    """Returns pickle opcodes for `value`. Appends its arrays to `arrays`; an array's index is its storage key."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

@@ -69,7 +69,7 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
 
 def our_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Returns the shape of a weight in MyXTTS, given its `Tensor`, which has the shapes in Coqui's file."""
+    """Returns the shape of a weight in MyXTTS. The field `Tensor.shapes` contains the shapes in Coqui's file."""
     shape = tensor.shapes[-1]
     return {"same": shape, "pointwise": shape[1::-1]}.get(tensor.layout, shape[::-1])
 
@@ -103,7 +103,7 @@ _LAYOUTS = {
 
 
 def _tensors(part, table, **numbers):
-    """Yields a `Tensor` for each weight in the `table` of `part` in `weights.toml`. `numbers` fill its placeholders."""
+    """Yields a `Tensor` for each weight in entry `[part][table]` of `weights.toml`. `numbers` replace placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]

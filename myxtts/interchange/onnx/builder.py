@@ -69,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `linear` stores matrices in the number format `weights`: `FLOAT32` or `INT8`."""
+    """Builds one graph, node by node. `linear` stores matrices in the format `weights`, `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")

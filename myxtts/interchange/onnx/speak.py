@@ -156,9 +156,9 @@ class Speaker:
 
     def choose(self, voice=None, language=None, text=""):
         """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice
-        or, if there is none or several, a voice that speaks the language. The default language is the first that fits
-        `text` of these: the voice's language (if unknown, the language of all training voices); a language guessed
-        from `text`; English. Raises `ValueError` if `text` fits no language."""
+        or, if there is none or several, a voice that speaks the language. The default language is the first of these
+        that fits `text`: the voice's language (if unknown, the language shared by all training voices); a language
+        guessed from `text`; English. Raises `ValueError` if the model lacks the language, or `text` does not fit it."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -275,7 +275,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the code at `index`. Returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the code at `index`; returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}

@@ -98,9 +98,8 @@ _compiled = cache(re.compile)  # the cache of the `re` module is too small for t
 
 def described(code: str, cardinal: Callable | None = None, **more: Any) -> Language:
     """Creates the language `code` from its entry in `languages.toml`. `more` sets other fields, such as functions.
-
-    Numbers are spelled by `Num2Words`, or by `SpelledNumbers` if `cardinal` is given or the entry has number words.
-    """
+    `cardinal` is a function that spells an integer. If it is given, or if the entry has number words, `SpelledNumbers`
+    converts numbers to words; otherwise, `Num2Words` does."""
     fields = {"code": code} | DESCRIPTIONS[code]
     fields.pop("module_words", None)
     numbers = fields.pop("numbers", {})
@@ -135,8 +134,8 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 
 def _write_out(readings, shared_stop, eaten, text):
-    """Splits a text after matches of `shared_stop`, and rewrites the parts by the rules `readings`. A part that loses
-    its full stop gets it back. After an abbreviation in `eaten`, a second one is added, as cleaning removes one."""
+    """Splits a text after matches of `shared_stop`, and rewrites each part by the rules `readings`. If a part loses its
+    full stop, adds it again. Doubles the stop of a final abbreviation in `eaten`, because cleaning removes one."""
     ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):

@@ -1,8 +1,8 @@
 """Chinese, with rules for dates, money, telephone numbers, fractions, quantities and digits.
 
-The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. Like Coqui's, this
-normalizer puts the words for a match in the wrong place if the same characters occur earlier in the text: in
-"2021和2张", the word for the 2 before 张 replaces the 2 at the start. Released checkpoints were trained on such text.
+The rules and their order follow the normalizer of Coqui's XTTS, so that token ids agree. As in Coqui's, the words for
+a number or date replace the first occurrence of its characters in the text, even inside another number. In
+"2021和2张", the word for the 2 before 张 replaces the first 2 of 2021. Released checkpoints were trained on such text.
 """
 
 import re

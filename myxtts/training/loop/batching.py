@@ -69,7 +69,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """If `automatic`, restores all of `state`. Otherwise, restores `parts` if the batch size is unchanged."""
+        """If `automatic`, restores all of `state`. Otherwise, restores only `parts`, if the batch size is unchanged."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")
@@ -87,7 +87,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets the batch size of a new run to the largest that fits. Returns `dataset` with the trainer's settings."""
+    """Sets a new run's batch size to the largest that fits in memory. Returns `dataset` with the trainer's settings."""
     batching = trainer.batching
     if trainer.step == 0:
         trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
@@ -118,7 +118,7 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
 
 
 def _largest_that_fits(trainer, dataset, effective):
-    """Returns the largest batch size that fits, out of a few divisors of `effective`, the number of clips per step."""
+    """Returns the largest batch size that fits in memory. Tries a few divisors of `effective`, the clips per step."""
     # A CPU has swap instead of a hard limit, so its sizes must fit the budget, as extrapolated from the last two sizes.
     replicas = trainer.replicas.count
     sizes = [size for size in range(replicas, effective + 1, replicas) if effective % size == 0]

@@ -34,7 +34,7 @@ LOST_WORKER = (*_UNREACHABLE, tf.errors.AbortedError, tf.errors.CancelledError, 
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns the number of batches to prefetch: the configured number or, by default with memory isolation, 2 to 8."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size`; with memory isolation, 2 to 8 by default."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -217,7 +217,7 @@ class StepClock:
 
 
 def timing_of_all(timing: dict[str, float], workers: Workers) -> dict[str, float]:
-    """Returns `timing` with added values of each worker, e.g. `worker_0_stall`. All workers must call this function."""
+    """Returns `timing` plus values of each worker, such as `worker_0_stall`. All workers must call this function."""
     for index, one in enumerate(workers.gather(timing) if workers.count > 1 else ()):
         names = ("avg_ms", "stall", "buffer") if timing and one else ()
         timing = timing | {f"worker_{index}_{name}": one[name] for name in names}
@@ -246,7 +246,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares an existing model for training. Raises `ConfigError` unless it is on the only model device."""
+        """Prepares `model` for training. Raises `ConfigError` unless the only replica is on the device of `model`."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -17,7 +17,6 @@ from myxtts.training.stages.base import Update
 
 class TrainStep:
     """Train step of a stage: runs the stage's updates in order. Each update sees the changes of the previous updates.
-
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
@@ -70,8 +69,9 @@ class TrainStep:
     def trace_for(self, examples: list) -> None:
         """Traces one graph for all batch shapes. `examples` contains the smallest and the largest batch or micro-batch.
 
-        Without this call, TensorFlow traces one graph for the first shape and one for all others. If a resumed run
-        began with another shape, rounding errors would differ. With XLA, does nothing: XLA compiles each shape.
+        Without this method, TensorFlow would trace one graph for the first batch's shape and another one for all other
+        shapes. A resumed run, whose first batch may have another shape, would then round differently than the original
+        run. With XLA, this method does nothing, because XLA compiles each shape.
         """
         if self.xla or tf.config.functions_run_eagerly():
             return

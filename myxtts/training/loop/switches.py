@@ -1,4 +1,4 @@
-"""Training switches: requested values, applied values, and a ledger (report) of their effects in the first step."""
+"""Training switches such as XLA: requested values, applied values, and a report (`Ledger`) on the observed effects."""
 
 import re
 import textwrap
@@ -95,7 +95,7 @@ def settle_switches(
 
 
 def _choose_xla(device, before, requested, deterministic, steps_per_shape):
-    """Called if the requested value is `auto`. Returns whether to compile with XLA, and the reason as text."""
+    """Decides whether to compile with XLA if switch `xla` is `auto`. Returns the decision, and its reason as text."""
     if before and "xla" in before:
         return before["xla"], RESUMED
     if runs_on_cpu(device):
@@ -192,7 +192,7 @@ def weights_first(function: Callable) -> Callable:
 
 
 class LedgerRow(NamedTuple):
-    """Row of the `Ledger` for one switch: requested value and its source, observed effect, evidence of the effect."""
+    """`Ledger` row of a switch: its name, requested value with source, observed effect, and evidence of the effect."""
 
     optimization: str
     requested: str
@@ -202,7 +202,7 @@ class LedgerRow(NamedTuple):
 
 
 class Ledger(dict[str, LedgerRow]):
-    """Report on the requested value and the observed effect of each switch: `{name: row}`. `str()` returns a table."""
+    """Report on requested values and observed effects of training switches: `{name: row}`. `str()` returns a table."""
 
     def __str__(self):
         rows = (row if row.as_requested else row._replace(effective=f"! {row.effective}") for row in self.values())
@@ -213,14 +213,14 @@ class Ledger(dict[str, LedgerRow]):
         return "\n".join(f"{start}\n{textwrap.fill(r, **options)}" for start, r in zip(starts, reasons))
 
     def require(self) -> None:
-        """Raises `ConfigError` if a switch does not have the requested effect."""
+        """Raises `ConfigError` if the observed effect of a training switch is not the requested one."""
         describe = "{0.optimization} must be {0.requested}, and is {0.effective} ({0.reason})".format
         if differing := "; ".join(describe(row) for row in self.values() if not row.as_requested):
             raise ConfigError(f"--strict: {differing}. Request these effects, or leave out --strict.")
 
 
 class LedgerKeeper:
-    """Makes the `Ledger` (report on switches) of a trainer's first step. Must be created before the step is taken."""
+    """Makes the `Ledger`, the report on the training switches. Create this object before the trainer's first step."""
 
     def __init__(self, trainer: "StageTrainer"):
         self.trainer, self.step, self.switches = trainer, trainer.train_step, trainer.switches
@@ -228,7 +228,7 @@ class LedgerKeeper:
         self._before = [(v, v.numpy()) for v in averages[:8]]
 
     def ledger(self, figures: dict) -> Ledger:
-        """Returns the `Ledger`. `figures` is the result of `TrainStep` for the first step that changed the weights."""
+        """Returns the `Ledger`. `figures` is what `TrainStep` returned for the first step that changed the weights."""
         rows = [self._precision(), self._tf32(), self._loss_scaling()]
         rows += self.trainer.stage.ledger_rows(self.step, self.switches)
         rows += [self._xla(), self._determinism(), self._averages(), *self._batches()]

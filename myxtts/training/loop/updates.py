@@ -105,9 +105,9 @@ class UpdateRule:
         return self.all_reduce(gradients)
 
     def update(self, gradients: list, sums: dict, counts: dict, statistics: dict) -> dict[str, tf.Tensor]:
-        """Clips and applies `gradients`, unless loss or gradient norm is not finite. Arguments are sums over replicas.
+        """If loss and gradient norm are finite, clips and applies `gradients`. All arguments are sums over replicas.
 
-        Returns scalars: each loss (`sums / counts`), weighted sum `loss`, `gradient_norm`, `finite` and `clip_factor`.
+        Returns scalars: each loss (`sums / counts`), `loss` (weighted sum), `gradient_norm`, `finite`, `clip_factor`.
         """
         scale = self.loss_scale.read_value()
         norm = tf.linalg.global_norm(self.first(gradients)) / scale
@@ -181,7 +181,7 @@ class AdamW(keras.optimizers.AdamW):
     """
 
     rate_factors: Sequence[float] = ()
-    """Learning-rate factors of the variables, in the order of `build`; empty: 1. Weight decay uses the full rate."""
+    """Learning-rate factors of the variables, in the order of `build`; 1 if empty. Weight decay uses the full rate."""
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         dtype = variable.dtype

@@ -147,7 +147,7 @@ class Stage(ABC):
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings with hints about `figures`: the values of a log line, or the metrics returned by `score`."""
+        """Yields warnings with hints about `figures`, which are the values of a log line or metrics from `score`."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:

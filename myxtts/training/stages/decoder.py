@@ -34,7 +34,7 @@ _TOP_HZ = np.array([_HZ[band > 0].max() for band in _FILTERS.T], "float32")
 
 
 class DecoderStage(Stage):
-    """Trains the waveform decoder to reconstruct recordings from the GPT latents of their codes (docs/decoder.md)."""
+    """Trains the waveform decoder to reconstruct recordings from GPT latents (docs/decoder.md)."""
 
     name = part = "decoder"
     periods, resolutions = PERIODS, RESOLUTIONS
@@ -240,7 +240,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of one slice per clip, `(B,)` int32. If the slice is silent, samples once more."""
+        """Samples the first frame of one slice per clip, `(B,)` int32. If it is silent, samples a second time."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         (part, parts), rows = self.share, tf.shape(target)[0]
         # The first row is left out, because `_speaker_vectors` uses its numbers.
@@ -287,7 +287,7 @@ def stft_distance(real: tf.Tensor, made: tf.Tensor, source_rate: tf.Tensor) -> t
 
 
 def _floors(source_rate, top_hz):
-    """Returns lower limits of magnitudes, `(B, 1, bands)`: `QUIET` if `top_hz` is above the bandwidth, else `FLOOR`."""
+    """Returns magnitude floors `(B, 1, bands)`: `QUIET` for bands with `top_hz` above the bandwidth, else `FLOOR`."""
     limit = 0.46 * tf.cast(source_rate, tf.float32)[:, None]  # the bandwidth that resampling leaves
     return tf.where(top_hz[None] <= limit, FLOOR, QUIET)[:, None]
 

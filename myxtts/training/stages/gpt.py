@@ -107,8 +107,8 @@ class GPTObjective(Objective):
     """Next-token cross-entropy over audio codes and, with a small weight, over text (XTTS)."""
 
     highest_rates = dict.fromkeys(("conditioning_encoder", "perceiver"), 1.5e-4)
-    """Limits for layers before the perceiver's last norm, which removes the latents' scale. At high rates, the latents
-    before this norm grew without limit until all voices had the same latents (docs/experiments.md)."""
+    """Rate limits for layers before the perceiver's last norm, which removes the latents' scale. At high rates, the
+    latents before this norm grew without limit until all voices had the same latents (docs/experiments.md)."""
 
     def __init__(self, model: XTTS, config: XTTSConfig, compiles_blocks: bool = False):
         self.gpt, self.config, self.compiles_blocks = model.gpt, config, compiles_blocks
@@ -162,7 +162,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """In training, replaces some input codes `(B, C)` with random codes. Keeps start, stop and padding."""
+        """In training, replaces some input codes `(B, C)` with random codes. Keeps start codes, stop codes, padding."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes

@@ -57,7 +57,7 @@ class SpeakerStage(Stage):
                     layer.over_replicas = lambda value: tf.distribute.get_replica_context().all_reduce("SUM", value)
 
     def choose_clips(self, dataset, known=()):
-        """Drops speakers with few clips. Moves up to `JUDGED_CLIPS` clips of each held-out speaker to validation."""
+        """Drops speakers with too few clips. Moves at most `JUDGED_CLIPS` clips per held-out speaker to validation."""
         able = _trainable_speakers(dataset)
         number = max(1, round(HELD_OUT_SHARE * len(able))) if len(able) >= FEWEST_TO_HOLD_OUT else 0
         # Only speakers without a clip in `known`, by a hash of the name, which depends on neither seed nor order.

@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 
 
 class StageStart(NamedTuple):
-    """Description of a stage when its training starts or resumes after `step` optimizer steps.
+    """Description of a stage, made when its training starts (`step` is 0) or resumes (after `step` optimizer steps).
 
     `num_weights` counts the trained parameters. `batch_size` is in clips, `accumulation` in batches per optimizer step.
-    `preset` is the preset of the training switches. `placement` describes in one line where the variables are.
+    `preset` is the setting `training.optimizations`. `placement` describes in one line where the variables are.
     """
 
     stage: str
@@ -39,8 +39,8 @@ class StageStart(NamedTuple):
 class StageEnd(NamedTuple):
     """Results of a stage at the end of its training.
 
-    `timing` has the keys described for `Callback.on_log`, but covers the whole run. `traces` counts traces of the
-    train step, `skipped_steps` counts non-finite updates. Without dynamic loss scaling, `loss_scale` is None.
+    `timing` has the keys described for `Callback.on_log`, but covers the whole run. `traces` counts traces of the train
+    step. `skipped_steps` counts non-finite updates, which are skipped. `loss_scale` is None without dynamic scaling.
     """
 
     stage: str

@@ -1,4 +1,4 @@
-"""Monitors the training of a stage: validation, speech evaluation, divergence, overtraining, ledger, callbacks."""
+"""Monitors a stage's training: validation, speech evaluation, divergence, overtraining, switch report, callbacks."""
 
 import logging
 import math
@@ -40,7 +40,7 @@ class DivergenceGuard:
     def __init__(self, limit: int):
         self.limit, self.rate_scale, self.returns = limit, 1.0, 0
         self.in_row, self._row = 0, deque(maxlen=limit)
-        """`rate_scale` multiplies the learning rate, `returns` counts rollbacks, `in_row` consecutive bad steps."""
+        """`rate_scale` multiplies the learning rate. `returns` counts rollbacks, `in_row` counts bad steps in a row."""
 
     def state(self) -> dict:
         return {"rate_scale": self.rate_scale, "returns": self.returns, "in_row": self.in_row}
@@ -61,7 +61,7 @@ class DivergenceGuard:
         self._row.append({"step": step, "clips": np.concatenate(clips).tolist(), "not_finite": broken})
 
     def bad_steps(self) -> list[dict]:
-        """If training diverged, returns `step`, `clips` and `not_finite` (loss names) of each bad step, else `[]`."""
+        """Returns `step`, `clips` and `not_finite` (loss names) of each bad step; `[]` unless training diverged."""
         return list(self._row) if self.in_row >= self.limit else []
 
 
@@ -70,8 +70,8 @@ class OvertrainingDetector:
 
     `update` counts the validations that look like overtraining: the validation loss is higher than at the best
     validation, but the training loss (mean since the previous validation) is lower. A new best loss resets the count.
-    `update` warns if the count is half of `patience`, and sets `stopped` if it is `patience`. With `patience` 0, it
-    only warns, at `WARN_AFTER`.
+    `update` warns when the count reaches half of `patience`, and sets `stopped` when it reaches `patience`. With
+    `patience` 0, `update` warns when the count reaches `WARN_AFTER`, and never sets `stopped`.
     """
 
     def __init__(self, patience: int):
@@ -106,7 +106,7 @@ class OvertrainingDetector:
         return f"{seen} {then}. More data, more dropout or a smaller model helps."
 
     def state(self) -> dict:
-        """Returns JSON values for a checkpoint; None stands for infinity."""
+        """Returns the detector's state as JSON values for a checkpoint. None stands for infinity."""
         best, training = (x if math.isfinite(x) else None for x in (self._best, self._training_at_best))
         counts = {"diverging": self.diverging, "stopped": self.stopped, "sum": self._sum, "count": self._count}
         return {**counts, "best_step": self._best_step, "best": best, "training_at_best": training}
@@ -138,7 +138,7 @@ class Watch:
         self.monitor: GPUMonitor | None = None
         """Monitor of the GPUs in use, set by the run. If it is None, GPU memory and utilization are not reported."""
         self.ledger_keeper: LedgerKeeper | None = None
-        """Creates the `Ledger`. Must be set before the first step, to see whether this step changes the averages."""
+        """Creates the `Ledger`. Must be set before the first step, to see whether that step changes the averages."""
         objectives = trainer.stage.validated([rule.objective for rule in trainer.train_step.rules])
         self.evaluate = Evaluator(trainer, objectives)
         self._callbacks, self._unread, self._recent = [], [], []
@@ -227,7 +227,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls the callbacks' `on_log` with mean losses of the finite steps (if none, of all) since the last call."""
+        """Calls the callbacks' `on_log` with mean losses since the last call: of finite steps, if any, else of all."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
