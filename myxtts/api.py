@@ -82,9 +82,9 @@ def open_run(config: Configuration = None, *, callbacks: Sequence = (), quiet: b
 
 @contextmanager
 def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
-    """Context manager. A `UserError` that mentions flags gets a note that names the Python arguments for the flags.
-    `parser` builds the parser of these flags. None means the flags of `myxtts train`; the note then also names the
-    corresponding YAML settings."""
+    """Context manager that adds a note to a `UserError` whose message mentions command-line flags. The note names the
+    corresponding Python arguments. `parser` is a function that builds the parser of the flags. None means the flags of
+    `myxtts train`; the note then also names the corresponding YAML settings."""
     try:
         yield
     except UserError as error:
@@ -102,7 +102,7 @@ def naming_arguments(parser: Callable | None = None) -> Iterator[None]:
 
 @naming_arguments()
 def train(config: Configuration = None, **options) -> "Run":
-    """Trains the stages that are not finished, like `myxtts train`, and returns the run.
+    """Trains the stages that are not finished yet, and returns the run. Same as the command `myxtts train`.
 
     Args:
         config: Settings, a YAML file or the name of a recipe. If `config` is None and `train_data` is given, the
@@ -134,18 +134,18 @@ def plan(
     show: Callable[["MemoryReport"], None] | None = None,
     **named,
 ) -> "MemoryReport":
-    """Estimates the memory needed for training, and the largest batch for common GPUs, like `myxtts plan`.
+    """Estimates the memory that training needs, and the largest batch for each GPU size. Same as `myxtts plan`.
 
     Args:
         config: Settings, as in `train`.
         clip_seconds: Duration of the longest clip; the default is `data.max_seconds`.
         text_tokens: Size of the vocabulary.
-        gpu_memory: Memory sizes of GPUs in GB. The report has the largest batch for each size.
+        gpu_memory: Memory sizes of GPUs in GB (default: `PLANNED_GPUS_GB`). The report has the largest batch for each.
         time: Whether to also estimate the training time of a new run. Trial steps on `train_data` are timed for this.
-        show: Function that is called with the report before the trial steps.
+        show: Function that is called with the report, before any trial steps.
         named: Other options of `train`.
 
-    Returns a dictionary of JSON types; `print` shows it as tables.
+    Returns a dictionary that can be saved as JSON. If it is printed, it is formatted as tables.
     """
     from myxtts.devices.configuration import device_request
     from myxtts.memory.estimates import RESERVED_GB
@@ -202,8 +202,8 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns `config`. If recordings lack texts, transcribes them; returns the settings for the new clips,
-    or a description of the work if `is_plan` and there are none yet. With a `data.format`, raises `TextsMissing`."""
+    """Checks and returns `config`. For recordings without texts, returns the result of `transcribe` instead: settings
+    for the new clips, or a description of the work. If `data.format` is set, raises `TextsMissing` for them."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 

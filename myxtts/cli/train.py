@@ -34,7 +34,7 @@ def config_from_arguments(arguments: argparse.Namespace) -> XTTSConfig:
 
 
 def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
-    """Returns keyword arguments of `myxtts.api`: given values of `flags`, and the positional folder as `train_data`."""
+    """Returns keyword arguments for `api.train`: the `flags` that the user gave, and the folder DIR as `train_data`."""
     names = {name for flag in flags for name in flag.keywords}
     given = {name: value for name, value in vars(arguments).items() if name in names and value is not None}
     if arguments.folder is None:

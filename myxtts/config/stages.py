@@ -1,6 +1,6 @@
 """Training stages: names, order, settings and defaults.
 
-`training/stages/classes.py` contains the classes that train the stages. `memory/` estimates how much memory they need.
+`training/stages/classes.py` contains the classes that train the stages. `memory/` estimates each stage's memory needs.
 """
 
 from collections.abc import Mapping, Sequence

@@ -78,10 +78,8 @@ class GPUReport:
 
 @contextmanager
 def nvml() -> Iterator[ModuleType]:
-    """Initializes NVML for a `with` block and yields the module `pynvml`.
-
-    Raises `NVMLUnavailable` if NVML is missing, or fails inside the block because a GPU was lost.
-    """
+    """Initializes NVML for a `with` block and yields the module `pynvml`. Raises `NVMLUnavailable` if `pynvml` or the
+    NVIDIA driver is missing, or if an NVML call inside the block fails, for example because a GPU was lost."""
     with needing("pynvml of the package nvidia-ml-py is not installed", NVMLUnavailable):
         import pynvml
     try:

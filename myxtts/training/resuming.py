@@ -196,7 +196,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns the `EpochStart` to continue the order in `record`, and a warning (None if the data is unchanged)."""
+        """Returns where the batch order in `record` continues, and a warning if the data has changed, else None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None
@@ -272,8 +272,8 @@ class Checkpointer:
         return tensors, saved
 
     def resume(self, store: CheckpointStore) -> None:
-        """Loads the newest intact checkpoint in `store`, unless it has only starting weights (see `is_start`). Raises
-        `CheckpointError` if the checkpoint is unusable, or if `store` is another run's and nothing can be loaded."""
+        """Loads the newest intact checkpoint in `store`, if any, unless it has only starting weights (see `is_start`).
+        Raises `CheckpointError` if it does not fit this run, or if `store` is another run's and nothing is loaded."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)

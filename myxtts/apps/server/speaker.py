@@ -78,7 +78,7 @@ class SpeechJob:
         return self.stream.num_codes if self.stream else 0
 
     def put(self, item: np.ndarray | Exception | None) -> None:
-        """Passes `item` to `next`: samples `(S,)` float32, None for the end of the audio, or an error. Thread-safe."""
+        """Queues samples `(S,)` float32, an error, or None (the end of the audio) for `next`. Thread-safe."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._audio.put_nowait, item)
 
@@ -102,7 +102,8 @@ class Speaker:
         total_seconds: Time limit from arrival to the last audio.
         warm: Argument of `Synthesizer.warm_up`: `none`, `short` or `all`.
         device: Context manager in which the speaker's thread runs the model, such as `tf.device(…)`.
-        most_texts: Maximum number of texts spoken simultaneously. An exported model alternates between the texts.
+        most_texts: Maximum number of texts spoken simultaneously. An exported model does not batch them; it works on
+            one text at a time, in turns.
     """
 
     def __init__(
@@ -146,9 +147,7 @@ class Speaker:
 
     def submit(self, job: SpeechJob) -> None:
         """Queues a job. Must be called in a running event loop. A job without `pieces` outputs only silence.
-
-        Raises `ApiError` if the queue is full (429) or the server is stopping (503).
-        """
+        Raises `ApiError` if the queue is full (429) or the server is stopping (503)."""
         job.loop = asyncio.get_running_loop()
         with self._changed:
             if self._refusing:

@@ -87,8 +87,8 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Returns the voice with this name or alias. If there is none and `name` is "" or an OpenAI or Kokoro name,
-        returns a substitute for the text's likely `language` (`_stand_in`). Raises `ApiError` if no voice is found."""
+        """Returns the voice with this name or alias. If none has it, but `name` is "" or an OpenAI or Kokoro voice,
+        returns one that suits the text's likely `language` (see `_stand_in`). Raises `ApiError` if none is found."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -138,8 +138,8 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns the name of a substitute in `voices` if `name` is "" or an OpenAI or Kokoro name; otherwise, `name`. If
-    possible, the substitute speaks the Kokoro voice's language or else `language`, and has the named voice's sex."""
+    """Returns `name` or, if it is "" or a voice of OpenAI or Kokoro, the name of a substitute from `voices`. Prefers
+    voices of the same language (if the name shows none, of `language`) and, among these, voices of the same sex."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -64,7 +64,7 @@ def log_box(label: str, elem_id: str, lines: int = 8) -> gr.Textbox:
 
 
 def language_box(texts: dict[str, str], elem_id: str, value: str, codes: Collection[str] = LANGUAGES) -> gr.Dropdown:
-    """Creates a drop-down of the languages `codes`. The code "" becomes the choice to detect the language."""
+    """Creates a drop-down of the languages `codes`. The code "" is shown as the option of automatic detection."""
     named = {code: f"{texts.get(f'language_{code}', one.name)} ({code})" for code, one in LANGUAGES.items()}
     names = [(named.get(code, texts["automatic"]), code) for code in codes]
     return gr.Dropdown(names, value=value, label=texts["language"], elem_id=elem_id)
@@ -81,10 +81,10 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
     Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
-    `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. At its end,
-    `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the output folder or
-    None. A page that is opened later shows the last command; if the command still runs, `end(folder)` is called at its
-    end. `name` is the id of the run button, and `label` (default: `name`) is the key of its text in `texts`.
+    `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. When the
+    command ends, `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the
+    output folder or None. A page that is opened later shows the last command and, if it is still running, also calls
+    `end(folder)` when it ends. `name` is the id of the run button; `texts[label]` (default: `name`) is its text.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)

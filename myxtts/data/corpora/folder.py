@@ -224,8 +224,8 @@ class CorpusFolder:
         return any(os.path.isdir(self._on_disk(at / name)) or file_key(name) in self._below(at) for at in self.searched)
 
     def _check_links(self, path, for_audio=False):
-        """Raises `ClipRefused` if symbolic links in `path` lead to a target outside the data set and `audio_roots`.
-        `for_audio` allows an audio file or a folder as the target, if the user owns the target and the links."""
+        """Raises `ClipRefused` if `path`, with links resolved, is neither in the data set nor in `audio_roots`.
+        With `for_audio`, accepts an audio file or a folder elsewhere too, if the user owns it and the links to it."""
         real = Path(os.path.realpath(path))
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         # Folders from `allow_named` are only for audio files that a list names, not for other files or links.
@@ -296,7 +296,7 @@ def parts_to_id(parts: list[str]) -> str:
 
 
 def audio_keys(name: str, kinds: Sequence[str] = AUDIO_EXTENSIONS) -> list[str]:
-    """Returns possible audio file names (as `file_key`s) of clip `name`, best first. `kinds` are allowed extensions."""
+    """Returns the `file_key`s to try for a clip's audio, best first: `name` with each of the extensions in `kinds`."""
     stem, kind = os.path.splitext(name)
     stem = stem if kind.lower() in MEDIA_EXTENSIONS else name
     return [file_key(stem + one) for one in sorted(kinds, key=lambda one: one != kind.lower())]
@@ -308,6 +308,6 @@ def is_name(text: str) -> bool:
 
 
 def file_key(name: str) -> str:
-    """Normalizes a file name for look-up: to Unicode NFC, as macOS decomposes letters, and a lower-case extension."""
+    """Normalizes a file name for look-up: Unicode NFC (macOS decomposes letters), and the extension in lower case."""
     stem, extension = os.path.splitext(unicodedata.normalize("NFC", name))
     return stem + extension.lower()

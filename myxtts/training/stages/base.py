@@ -120,8 +120,8 @@ class Stage(ABC):
             assign_by_name(self.model.part_weights(self.part), starting, "--init-from")
 
     def measure(self, dataset: SpeechDataset) -> None:
-        """Copies weights from `foundations`, and computes other weights from the recordings if they were not loaded.
-        Called after `build`, before the first step. All workers must set equal values. By default, does nothing."""
+        """Sets weights after `build`, before the first step; by default, does nothing. A subclass may copy weights from
+        `foundations`, or use recordings to compute weights that were not loaded. All workers must get equal values."""
 
     @abstractmethod
     def updates(self) -> list[Update]:
@@ -163,7 +163,7 @@ class Stage(ABC):
         return {file: arrays_of(variables) for file, variables in self.weight_files().items()}
 
     def assign_weights(self, tensors: dict[str, dict[str, np.ndarray]], where: str) -> None:
-        """Assigns `tensors`, returned by `weight_arrays`, to the weights. `where` names the checkpoint in errors."""
+        """Assigns `tensors`, saved from `weight_arrays`, to the weights. `where` names the checkpoint in errors."""
         for file, variables in self.weight_files().items():
             assign_by_name(variables, tensors[file], where)
 
