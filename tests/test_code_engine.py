@@ -14,7 +14,8 @@ from myxtts.devices.machine import resident_bytes
 from myxtts.inference import code_engine
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
-from myxtts.models.gpt import gumbel_noise, sample, teacher_forcing
+from myxtts.inference.windows import gumbel_noise
+from myxtts.models.gpt import sample, teacher_forcing
 from myxtts.models.xtts import XTTS
 
 CONFIG = tiny_model_config()
