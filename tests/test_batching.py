@@ -3,7 +3,9 @@
 import logging
 import re
 import types
+from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -128,9 +130,7 @@ def run_state(trainer):
     return {name: v.numpy().copy() for name, v in named.items()}
 
 
-def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace(
-    tiny_corpus, tmp_path, monkeypatch, caplog, unbroken
-):
+def test_automatic_batch_size_fits_and_trials_leave_no_trace(tiny_corpus, tmp_path, monkeypatch, caplog):
     settings = {**SETTINGS, "training": {**SETTINGS["training"], "automatic_batch_size": True}}
     dataset = open_run(tiny_corpus, tmp_path, **settings)
     trainer = dvae_trainer(dataset)
@@ -146,10 +146,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert tried == [1, 2, 4]
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (2, 2)
     assert fitted.order("dvae").batch_size == 2 and dataset.order("dvae").batch_size == 4
-    assert any(
-        re.search("Batch size auto: 2 .*2 times .* 4", line) and "4 does not fit: OOM" in line
-        for line in caplog.messages
-    )
+    assert re.search("Batch size auto: 2 .*2 times .* 4.*4 does not fit: OOM", caplog.text)
     after = run_state(trainer)
     for name, value in before.items():
         np.testing.assert_array_equal(after[name], value, err_msg=name)
@@ -157,12 +154,8 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
     assert trainer.train_step.traces == 0 and trainer.step == 0
 
     # A run with this batch size as a setting is the same run, with the same losses.
-    *_, by_hand = trained_dvae(
-        tiny_corpus,
-        tmp_path / "by_hand",
-        dvae={**SETTINGS["dvae"], "batch_size": 2},
-        training={**SETTINGS["training"], "gradient_accumulation": 2},
-    )
+    dvae, training = SETTINGS["dvae"] | {"batch_size": 2}, SETTINGS["training"] | {"gradient_accumulation": 2}
+    *_, by_hand = trained_dvae(tiny_corpus, tmp_path / "by_hand", dvae=dvae, training=training)
     monkeypatch.setattr("myxtts.training.stage_trainer.fit_batch_size", lambda *_: fitted)
     stopped = Recorder(trainer, 2)
     trainer.train(dataset, [stopped])
@@ -181,9 +174,7 @@ def test_automatic_batch_size_is_the_largest_that_fits_and_trials_leave_no_trace
         (160, lambda clips: 100 + 50 * clips, 1, "2 takes 200 MB, more than the budget of 160 MB"),
     ],
 )
-def test_trials_on_a_cpu_stay_in_the_memory_budget(
-    tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found, words
-):
+def test_trials_stay_in_the_budget(tiny_corpus, tmp_path, monkeypatch, caplog, budget_mb, taken_mb, found, words):
     dataset = open_run(tiny_corpus, tmp_path, training={"automatic_batch_size": True, "memory_budget_mb": budget_mb})
     trainer = dvae_trainer(dataset)
     monkeypatch.setattr(batching, "resident_bytes", lambda: 0)
@@ -198,6 +189,16 @@ def test_trials_on_a_cpu_stay_in_the_memory_budget(
     monkeypatch.setattr(trainer, "_train_until", exhausted)  # in validation, for example
     with pytest.raises(UserError, match="Memory ran out.*--data-gpu-memory.*OOM"):
         trainer._train_and_go_back(9, dataset)
+
+
+def test_memory_of_a_trial_is_its_own_peak_unless_the_kernel_hides_it_below_an_earlier_one(monkeypatch):
+    trainer, taken = Mock(**{"placed_variables.return_value": {}}), []
+    for size_mb in (200, 100, 200, 100):
+        trainer.train_step.side_effect = lambda *_: {"loss": np.ones(size_mb * 2**17).sum()}  # noqa: B023
+        taken.append(batching.peak_bytes(trainer, None, 1, 1) / 2**20 - batching.resident_bytes() / 2**20)
+        if len(taken) == 2:
+            monkeypatch.setattr(Path, "write_text", Mock(side_effect=PermissionError))
+    np.testing.assert_allclose(taken, [200, 100, 200, 0], atol=15)
 
 
 @on_logical_devices

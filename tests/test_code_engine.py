@@ -14,7 +14,7 @@ from myxtts.devices.machine import resident_bytes
 from myxtts.inference import code_engine
 from myxtts.inference.advancing import TensorflowSteps
 from myxtts.inference.code_engine import MOST_ROWS, CodeEngine, mark_text
-from myxtts.models.gpt import gumbel_noise, sample, teacher_forcing
+from myxtts.models.gpt import sample, teacher_forcing
 from myxtts.models.xtts import XTTS
 
 CONFIG = tiny_model_config()
@@ -86,7 +86,7 @@ def codes_by_teacher_forcing(gpt, ids, latents, sampling, seed, sentence, count)
         logits = gpt(latents, streams.text_inputs, streams.audio_inputs, key_mask=streams.key_mask)[1]
         row = keras.ops.convert_to_numpy(logits)[:, len(codes)].copy()
         row[:, START] = -1e30
-        noise = gumbel_noise(seed, sentence, len(codes), 1, CONFIG.num_audio_tokens)
+        noise = code_engine.gumbel_noise(seed, sentence, len(codes), 1, CONFIG.num_audio_tokens)
         codes.append(int(sample(row, sampling, seen, noise)[0]))
         seen[0, codes[-1]] = True
     return [code for code in codes if code != STOP]

@@ -6,7 +6,8 @@ import tensorflow as tf
 from scipy.special import softmax
 
 from myxtts.config.config import SamplingConfig
-from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, gumbel_noise, sample
+from myxtts.inference.windows import gumbel_noise
+from myxtts.models.gpt import HIDDEN, SamplingValues, filter_logits, sample
 
 
 def kept_by_numpy(row, temperature, top_k, top_p):
@@ -38,10 +39,8 @@ def draw(logits, sampling, seed, sentence):
 def test_top_p_boundaries():
     logits = np.log([[0.5, 0.25, 0.125, 0.125]])
     # A code is removed if its probability and all lower ones sum to at most 1 - p.
-    assert kept_by_filter(logits, top_p=0.5) == [{0}]
-    assert kept_by_filter(logits, top_p=0.501) == [{0, 1}]
-    assert kept_by_filter(logits, top_p=0.75) == [{0, 1}]
-    assert kept_by_filter(logits, top_p=1e-6) == [{0}]
+    for top_p, kept in ((0.5, {0}), (0.501, {0, 1}), (0.75, {0, 1}), (1e-6, {0})):
+        assert kept_by_filter(logits, top_p=top_p) == [kept], top_p
 
 
 def test_samples_follow_the_probabilities():

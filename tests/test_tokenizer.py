@@ -190,7 +190,7 @@ def test_extension_of_the_released_vocabulary_keeps_its_ids(released):
         ("The sea", "en", None),
         ("the sea 🙂!", "en", None),
         ("hello", "sv", "'sv' is not supported"),
-        ("hola", "es", r"speaks en, not Spanish.*finetune"),
+        ("hola", "es", r"speaks en, not Spanish.*fine-tune"),
         ("", "en", "no text"),
         (" ?! ... ", "en", "no text"),
         ("the zoë", "en", "2 characters not in the vocabulary: 'z' .LATIN SMALL LETTER Z., 'ë'"),

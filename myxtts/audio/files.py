@@ -184,11 +184,8 @@ def _check_chunks(path, file, size):
             break
         name, length = struct.unpack("<4sI", header)
         position += 8
-        if name == b"fmt ":
-            fields = file.read(8)
-            if len(fields) < 8:
-                break
-            _check_sample_rate(path, struct.unpack("<HHI", fields)[2])
+        if name == b"fmt " and len(fields := file.read(8)) == 8:
+            _check_sample_rate(path, struct.unpack("<4xI", fields)[0])
         elif name == b"data":
             missing = length - (size - position)
             if missing > 1_024 and length < _STREAM_LENGTH:  # some writers include the header in the data length

@@ -7,8 +7,8 @@ and cgroup-v1/). Values that cannot be read are None.
 import os
 import platform
 import re
+import resource
 import shutil
-import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -94,28 +94,16 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Returns the peak resident memory (RSS) of this process in bytes, or the current RSS if the peak is unknown."""
-    lines = (_text(Path("/proc/self/status")) or "").splitlines()
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")), resident_bytes())
+    """Returns the peak resident memory (RSS) of this process in bytes, since its start or the last `reset_peak`."""
+    counted = re.search(r"VmHWM:\s*(\d+)", _text(Path("/proc/self/status")) or "")
+    return 1024 * int(counted[1] if counted else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-class PeakMemory:
-    """Measures this process's resident memory (RSS) every 5 ms in a `with` block; `peak` is the maximum in bytes."""
-
-    def __enter__(self):
-        self.peak, self._ended = resident_bytes(), threading.Event()
-        self._sampler = threading.Thread(target=self._sample, name="myxtts-memory", daemon=True)
-        self._sampler.start()
-        return self
-
-    def _sample(self):
-        while not self._ended.wait(0.005):
-            self.peak = max(self.peak, resident_bytes())
-
-    def __exit__(self, *exception):
-        self._ended.set()
-        self._sampler.join()
-        self.peak = max(self.peak, resident_bytes())
+def reset_peak() -> int:
+    """Sets the peak to the current RSS, where the kernel allows this. Returns the peak in bytes."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    return peak_resident_bytes()
 
 
 def probe_files(folder: AnyPath, paths: Iterable[AnyPath], most_bytes: int = 64 * 2**20) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from myxtts.config.config import ModelConfig, SamplingConfig
 from myxtts.inference.advancing import MOST_CODES, Request, TensorflowSteps
-from myxtts.inference.windows import FIRST_CODES
-from myxtts.models.gpt import DecodingState, SamplingValues, gumbel_noise
+from myxtts.inference.windows import FIRST_CODES, gumbel_noise
+from myxtts.models.gpt import DecodingState, SamplingValues
 
 logger = logging.getLogger(__name__)
 

@@ -83,10 +83,6 @@ class Manner(NamedTuple):
     max_codes: int = 0
 
 
-FADE_SECONDS = 0.005
-"""Duration of the fade-in and fade-out of each piece, which avoid clicks."""
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Verdict:
     """Result of the self-check of a sentence."""
@@ -206,18 +202,6 @@ def _clock(seconds):
     milliseconds = round(1000 * seconds)
     minutes, seconds = divmod(milliseconds // 1000, 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02},{milliseconds % 1000:03}"
-
-
-def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Returns a copy of samples `(S,)`, with a fade-in if `begins` is true, and with a fade-out if `ends` is true."""
-    length = min(int(FADE_SECONDS * sample_rate), len(samples))
-    ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-    samples = samples.copy()
-    if begins:
-        samples[:length] *= ramp
-    if ends:
-        samples[len(samples) - length :] *= ramp[::-1]
-    return samples
 
 
 def silence(seconds: float, sample_rate: int) -> np.ndarray:

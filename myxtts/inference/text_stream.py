@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from myxtts.config.checks import brief, require
-from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, faded, silence
+from myxtts.inference.speech import Manner, Spoken, SpokenPiece, Verdict, silence
 from myxtts.inference.text_front import Piece
-from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding
+from myxtts.inference.windows import FIRST_CODES, NO_SAMPLES, Sounding, faded
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import rule_of_thumb
 

@@ -1,7 +1,8 @@
-"""Decodes the GPT latents of a sentence window by window, while more codes are sampled. Imports no TensorFlow."""
+"""Noise for sampling, decoding in windows, and fades. Imports only NumPy: exported models contain a copy of it."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
+from operator import index
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,8 @@ later window, up to `MOST_FRAMES`. Long windows save time, because each window d
 MOST_FRAMES = 172
 FIRST_CODES = 8
 """Number of sampled codes after which the first window can be decoded."""
+FADE_SECONDS = 0.005
+"""Duration of the fade-in and fade-out of each piece, which avoid clicks."""
 NO_SAMPLES = np.zeros(0, np.float32)
 Sounding = Callable[[list[int], np.ndarray, bool], np.ndarray]
 """Function that decodes one sentence in steps: `(codes, latents, ended) -> samples`. Each call passes all n codes
@@ -66,3 +69,29 @@ def spoken_faster(x: np.ndarray, speed: float, finished: bool = True) -> np.ndar
     right = np.minimum(left + 1, len(x) - 1)
     blend = (position - left).astype(np.float32)[:, None]
     return x[left] * (1 - blend) + x[right] * blend
+
+
+def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
+    """Returns Gumbel noise `(count, num_scores)` float32 to sample codes `first` to `first + count - 1` of a sentence.
+
+    The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
+    (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.
+    """
+    blocks = -(-num_scores // 8)  # a Philox block, which the counter counts, has eight 32-bit values
+    key = np.array([index(seed) % 2**64, sentence % 2**64], np.uint64)
+    bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
+    # Midpoints of 2^23 intervals of (0, 1): exact in float32, and never 0 or 1.
+    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
+    return -np.log(-np.log(uniform)).reshape(count, -1)[:, :num_scores]
+
+
+def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
+    """Returns a copy of samples `(S,)` with a fade-in at the start if `begins`, and a fade-out at the end if `ends`."""
+    length = min(int(FADE_SECONDS * sample_rate), len(samples))
+    ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
+    samples = samples.copy()
+    if begins:
+        samples[:length] *= ramp
+    if ends:
+        samples[len(samples) - length :] *= ramp[::-1]
+    return samples

@@ -294,25 +294,11 @@ def filter_logits(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Ten
 def sample(logits: Tensor, sampling: SamplingValues | SamplingConfig, seen: Tensor, noise: Tensor) -> Tensor:
     """Samples the next code of each sentence, `(B,)` int32, as the argmax of logits plus Gumbel noise (Gumbel 1954).
 
-    `logits`, `seen` (bool, the codes sampled before) and `noise` (from `gumbel_noise`) are `(B, V)`. At a temperature
-    below 1e-6, the noise is ignored: the code with the highest logit after the repetition penalty is chosen.
+    `logits`, `seen` (bool, the codes sampled before) and `noise` (Gumbel noise) are `(B, V)`. At a temperature below
+    1e-6, the noise is ignored: the code with the highest logit after the repetition penalty is chosen.
     """
     logits = penalize_repetition(logits, seen, sampling.repetition_penalty)
     temperature = ops.convert_to_tensor(sampling.temperature, "float32")
     is_greedy = temperature < 1e-6
     filtered = filter_logits(logits, ops.where(is_greedy, 1.0, temperature), sampling.top_k, sampling.top_p)
     return ops.cast(ops.argmax(ops.where(is_greedy, logits, filtered + noise), axis=-1), "int32")
-
-
-def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: int) -> np.ndarray:
-    """Returns Gumbel noise `(count, num_scores)` float32 to sample codes `first` to `first + count - 1` of a sentence.
-
-    The noise depends only on seed, sentence number and code number, which set the key and counter of a Philox generator
-    (Salmon et al. 2011). Random numbers of TensorFlow would differ between plain and compiled graphs.
-    """
-    blocks = -(-num_scores // 8)  # a Philox block, which the counter counts, has eight 32-bit values
-    key = np.array([int(seed) % 2**64, sentence % 2**64], np.uint64)
-    bits = np.random.Philox(key=key, counter=first * blocks).random_raw(4 * blocks * count).view(np.uint32)
-    # Midpoints of 2^23 intervals of (0, 1): exact in float32, and never 0 or 1.
-    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
-    return -np.log(-np.log(uniform)).reshape(count, -1)[:, :num_scores]

@@ -86,7 +86,7 @@ class RunConsole(RunListener):
         self.run: Run = run
         self.quiet, self._bar, self._shown_at, self._ledger = quiet, None, 0.0, {}
         self._inspection, self._clip_bar = ExitStack(), None
-        self._began, self._seconds, self._needs, self._expected = 0.0, {}, None, None
+        self._began, self._seconds, self._needs, self._expected, self._peak = 0.0, {}, None, None, 0
         self._process = psutil.Process()
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
 
@@ -261,6 +261,7 @@ class RunConsole(RunListener):
             lines.append(f"Loss scale: {end.loss_scale:g}, steps skipped: {end.skipped_steps}")
         self._say("\n  ".join([f"FINAL REPORT, stage {end.stage}", *lines, *machine_lines(timing)]))
         self._seconds[end.stage] = time.monotonic() - self._began
+        self._peak = max(self._peak, peak_resident_bytes())  # `--batch-size auto` of a later stage resets it
         self._say(self._result(end.stage))
 
     def on_set_aside(self, stage: str, folder: Path):
@@ -316,7 +317,7 @@ class RunConsole(RunListener):
         expected, began = self._expected
         took = f"{tqdm.format_interval(time.monotonic() - began)} (expected {tqdm.format_interval(expected)})"
         disk = max(0, self._disk() - self._disk_before)  # the estimate excludes files of earlier runs
-        sizes = (peak_resident_bytes(), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
+        sizes = (max(self._peak, peak_resident_bytes()), self._needs.memory, "memory"), (disk, self._needs.disk, "disk")
         sizes = sizes[bool(self.run.plan.visible_ids) :]  # the memory of a GPU is not measured
         used = (f"{n / BYTES_PER_GB:.1f} GB of {what} (expected {most / BYTES_PER_GB:.1f})" for n, most, what in sizes)
         return [f"Took:         {', '.join([took, *used])}"]

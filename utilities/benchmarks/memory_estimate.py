@@ -14,7 +14,6 @@ off (TF_ENABLE_ONEDNN_OPTS=0), so that the resident set is the memory in use.
 import argparse
 import sys
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
 from bench_extra import Worker, answer_requests, append_table
@@ -23,7 +22,7 @@ from myxtts.config.config import DataConfig, ModelConfig, XTTSConfig
 from myxtts.config.model import DECODER_TYPES
 from myxtts.config.rates import MEL_FRAMES_PER_CODE, MODEL_SAMPLE_RATE
 from myxtts.config.stages import STAGES
-from myxtts.devices.machine import peak_resident_bytes, resident_bytes
+from myxtts.devices.machine import peak_resident_bytes, reset_peak, resident_bytes
 from myxtts.memory.estimates import Optimizations, Shapes
 from myxtts.memory.report import ESTIMATES
 
@@ -93,7 +92,7 @@ def measure(stage, size, decoder_type, shapes, case):
     for number in range(2):  # traces, then initializes what TensorFlow creates lazily
         step(batches, 1e-4, (0, number))["loss"].numpy()
     before = resident_bytes()
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    reset_peak()
     step(batches, 1e-4, (0, 2))["loss"].numpy()
     return {"resident": resident, "step": peak_resident_bytes() - before}
 

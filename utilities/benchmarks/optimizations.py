@@ -12,14 +12,13 @@ import json
 import os
 import sys
 import time
-from pathlib import Path
 from statistics import median
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from bench_extra import Worker, answer_requests, append_table  # noqa: E402
 
-from myxtts.devices.machine import peak_resident_bytes, resident_bytes  # noqa: E402
+from myxtts.devices.machine import peak_resident_bytes, reset_peak, resident_bytes  # noqa: E402
 
 CASES = {
     "none": {},
@@ -133,7 +132,7 @@ class Step:
         """Returns the peak memory of the second step in MB. On a CPU, this is the RSS growth since `__init__`."""
         self.take()
         memory = self.tf.config.experimental
-        Path("/proc/self/clear_refs").write_text("5")  # resets the process's peak
+        reset_peak()
         try:
             memory.reset_memory_stats(self.device)
         except ValueError:

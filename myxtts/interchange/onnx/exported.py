@@ -85,11 +85,7 @@ class ExportedModel:
 
     def begin(self, voice: Voice, speed: float = 1.0) -> Sounding:
         """Returns a `Sounding`: a function that decodes the GPT latents of one sentence window by window."""
-
-        def to_samples(latents, start, end):
-            window = dict(start=np.array([start]), end=np.array([end]))
-            return self.exported.run("decoder", latents=latents[None], speaker=voice.speaker, **window)["samples"][0]
-
+        to_samples = lambda latents, start, end: self.exported.sound(latents, voice.speaker[0], 1.0, start, end)
         return Windows(self._windows, to_samples, speed)
 
 

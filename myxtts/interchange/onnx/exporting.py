@@ -18,11 +18,11 @@ from myxtts.config.rates import DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE, SPEAKER_
 from myxtts.inference.speech import Voice
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.inference.voices import SHORTEST_CHUNK_SAMPLES, stored_voice
-from myxtts.inference.windows import WindowShape
+from myxtts.inference.windows import WindowShape, gumbel_noise
 from myxtts.interchange.onnx import graphs, speak
 from myxtts.interchange.onnx.builder import FLOAT32, INT8, import_package
 from myxtts.interchange.onnx.forms import FORMATS
-from myxtts.interchange.onnx.speak import Cache, Speaker, gumbel_noise
+from myxtts.interchange.onnx.speak import Cache, Speaker
 from myxtts.models.gpt import SamplingValues
 from myxtts.storage.files import write_json, write_text, write_whole_folder
 from myxtts.storage.speakers import read_speakers
@@ -109,7 +109,9 @@ def _copy_reading(folder):
     package, copy = Path(speak.__file__).parents[2], folder / "myxtts"
     unused = shutil.ignore_patterns("__pycache__", "tokenizer.py", "speech_rates.py")
     shutil.copytree(package / "text", copy / "text", ignore=unused)
-    shutil.copytree(package / "config", copy / "config", ignore=lambda _, names: {*names} - {"checks.py"})
+    for module in ("config/checks.py", "inference/windows.py"):
+        (copy / module).parent.mkdir()
+        shutil.copy(package / module, copy / module)
     (copy / "__init__.py").touch()  # so that no other folder of this name is imported
     files = [path for path in copy.rglob("*") if path.is_file()]
     return {path.relative_to(folder).as_posix(): speak.digest(path) for path in files}
@@ -230,7 +232,7 @@ def _sentences(speaker, synthesizer, random):
             codes.append(model["stop_audio_token"])
         for number, expected_code in enumerate(codes):
             logits, hidden = cache.read(speaker.run, latents, text, code, number)
-            noise = gumbel_noise(stream.seed, stream.sentence, number, logits.shape[1])
+            noise = gumbel_noise(stream.seed, stream.sentence, number, 1, logits.shape[1])
             arrays = dict(logits=logits, noise=noise, seen=seen, **speaker.sampling_values(**values))
             codes_differ.append(speaker.run("draw", **arrays)["code"][0] != expected_code)
             states.append(hidden)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-FADE_SECONDS, SILENT_PEAK = 0.005, 1e-3
+SILENT_PEAK = 1e-3
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
@@ -113,8 +113,10 @@ class Speaker:
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
         if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed (a folder has no origin)
             sys.path.append(str(folder / "reading"))
+        from myxtts.inference import windows
         from myxtts.text.reading import Reader
 
+        self.windows = windows
         self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 
     def run(self, name, **arrays):
@@ -188,11 +190,7 @@ class Speaker:
         states, codes = zip(*self.draw(ids, latents, seed, number, **sampling))
         has_audio = len(codes) >= max(2, speed)  # fewer states have no frame
         samples = self.sound(np.concatenate(states), speaker, speed) if has_audio else np.zeros(0, np.float32)
-        # A fade at both ends lets sentences join without clicks.
-        length = min(int(FADE_SECONDS * self.sample_rate), len(samples))
-        ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
-        ones = np.ones(len(samples) - length, np.float32)
-        return samples * np.append(ramp, ones) * np.append(ones, ramp[::-1]), codes[:-1], codes[-1] is not None
+        return self.windows.faded(samples, self.sample_rate), codes[:-1], codes[-1] is not None
 
     def sentences(self, text, language):
         """Splits a text into sentences or shorter parts. Returns a list of `(part, seconds of pause after it)`."""
@@ -219,7 +217,7 @@ class Speaker:
         logits, hidden = cache.read(self.run, latents[None], text, model["start_audio_token"], 0)
         seen = np.zeros(logits.shape, bool)
         for number in range(min(max_codes or most, most)):
-            noise = gumbel_noise(seed, sentence, number, logits.shape[1])
+            noise = self.windows.gumbel_noise(seed, sentence, number, 1, logits.shape[1])
             drawn = self.run("draw", logits=logits, noise=noise, seen=seen, **values)
             code, seen = int(drawn["code"][0]), drawn["now_seen"]
             yield hidden, code
@@ -233,10 +231,10 @@ class Speaker:
         kind = lambda name: np.int32 if name == "top_k" else np.float32
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
-    def sound(self, states, speaker, speed=1.0):
-        """Decodes the GPT states `(n, width)` of a sentence to samples `(S,)`."""
-        arrays = dict(latents=squeezed(states, speed)[None], speaker=speaker[None])
-        return self.run("decoder", **arrays, start=np.array([0]), end=np.array([2**31 - 1]))["samples"][0]
+    def sound(self, states, speaker, speed=1.0, start=0, end=2**31 - 1):
+        """Decodes the GPT states `(n, width)` of a sentence to the samples `(S,)` of frames `start` to `end`."""
+        arrays = dict(latents=self.windows.spoken_faster(states, speed)[None], speaker=speaker[None])
+        return self.run("decoder", **arrays, start=np.array([start]), end=np.array([end]))["samples"][0]
 
     def voice(self, voice):
         """Returns latents `(num_latents, width)` and speaker vector of a voice, given its name or a WAV file's path."""
@@ -291,21 +289,6 @@ class Cache:
             self.keys[i][..., rows], self.values[i][:, :, rows] = found[f"new_keys_{i}"], found[f"new_values_{i}"]
         self.filled += new
         return found["logits"], found["hidden"]
-
-
-def gumbel_noise(seed, sentence, number, num_scores):
-    """Returns Gumbel noise `(1, num_scores)` for code `number` of a sentence. MyXTTS uses the same noise."""
-    blocks = -(-num_scores // 8)
-    key = np.array([seed & 2**64 - 1, sentence & 2**64 - 1], np.uint64)
-    bits = np.random.Philox(key=key, counter=number * blocks).random_raw(4 * blocks).view(np.uint32)
-    uniform = ((bits >> 9).astype(np.float32) + np.float32(0.5)) * np.float32(2**-23)
-    return -np.log(-np.log(uniform))[None, :num_scores]
-
-
-def squeezed(x, speed):
-    """Interpolates GPT states `(n, width)` linearly to `(n / speed, width)`, to change the speaking rate."""
-    place = (np.arange(int(len(x) / speed)) + 0.5) * speed - 0.5
-    return np.stack([np.interp(place, np.arange(len(x)), column) for column in x.T], axis=1).astype(np.float32)
 
 
 def resampled(samples, rate, new_rate, zeros=48):

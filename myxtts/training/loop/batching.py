@@ -10,7 +10,7 @@ import tensorflow as tf
 from myxtts.config.checks import ConfigError, counted
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
-from myxtts.devices.machine import PeakMemory, read_memory, resident_bytes, runs_on_cpu
+from myxtts.devices.machine import peak_resident_bytes, read_memory, reset_peak, resident_bytes, runs_on_cpu
 from myxtts.training.loop.device_pipeline import Replicas
 from myxtts.training.loop.step import TrainStep
 
@@ -107,14 +107,15 @@ def peak_bytes(trainer: "StageTrainer", dataset: SpeechDataset, size: int, parts
     variables = trainer.placed_variables().values()
     before = [variable.numpy() for variable in variables]
     try:
-        with PeakMemory() as memory:
-            float(step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))["loss"])  # reading it waits for the device
+        earlier = reset_peak()
+        float(step([trainer.noise(dataset, size)] * parts, 0.0, (0, 0))["loss"])  # reading it waits for the device
+        peak = peak_resident_bytes()
+        return peak if peak > earlier else resident_bytes()  # an earlier peak stays where it cannot be reset
     finally:
         for variable, value in zip(variables, before):
             variable.assign(value)
         step.forget_partial_step()
         step.drop_accumulators()
-    return memory.peak
 
 
 def _largest_that_fits(trainer, dataset, effective):
