@@ -173,7 +173,7 @@ def small_stage(**training):
 def test_error_falls_on_unseen_voices_and_is_chance_for_random_labels():
     stage, settings = small_stage()
     stage.active.assign(([1.0] * 8 + [0.0] * 4) * 3)
-    objective = stage.updates()[0].objective
+    objective = stage.updates()[0]
     step = train_step_of(objective, tf.distribute.OneDeviceStrategy("/CPU:0"), settings)
     judged = mels(np.repeat(np.arange(VOICES), 8), seed=99)
     before = stage.score([stage.outputs_to_score(judged)])["eer"]
@@ -197,7 +197,7 @@ def moving(stage):
 @untraced()
 def test_statistics_are_updated_once_per_finite_step():
     stage, settings = small_stage()
-    objective, strategy = stage.updates()[0].objective, tf.distribute.OneDeviceStrategy("/CPU:0")
+    objective, strategy = stage.updates()[0], tf.distribute.OneDeviceStrategy("/CPU:0")
     batch, start = mels(np.arange(6), seed=0), moving(stage)
     assert len(start) > 10
     step = train_step_of(objective, strategy, settings)

@@ -9,7 +9,7 @@ from test_train_step import numpy_adamw
 
 from myxtts.config.stages import StageConfig
 from myxtts.training.loop.step import TrainStep
-from myxtts.training.stages.base import Objective, Update
+from myxtts.training.stages.base import Objective
 
 ROWS = np.random.default_rng(3).normal(1.0, 0.5, (8, 2)).astype("float32")
 SETTINGS = StageConfig(learning_rate=0.05, weight_decay=0.0, betas=(0.8, 0.99), gradient_clip=0.5)
@@ -32,7 +32,7 @@ class Pair:
 class Discriminate(Objective):
     """Discriminator objective: data rows to 1, generated rows to 0."""
 
-    loss_weights = {"real": 1.0, "made": 1.0}
+    name, loss_weights = "discriminator", {"real": 1.0, "made": 1.0}
 
     def __init__(self, pair):
         self.pair = pair
@@ -52,7 +52,7 @@ class Discriminate(Objective):
 class Generate(Objective):
     """Generator objective: generated rows to 1, by the discriminator that this step has just updated."""
 
-    loss_weights = {"adversarial": 1.0}
+    name, loss_weights = "generator", {"adversarial": 1.0}
 
     def __init__(self, pair):
         self.pair = pair
@@ -71,8 +71,7 @@ def pair_step(strategy=None, precision="float32", ema=0.0):
     strategy = strategy or tf.distribute.OneDeviceStrategy("/CPU:0")
     with strategy.scope():
         pair = Pair()
-        updates = [Update("discriminator", Discriminate(pair)), Update("generator", Generate(pair))]
-        return pair, TrainStep(updates, strategy, SETTINGS, precision, ema=ema)
+        return pair, TrainStep([Discriminate(pair), Generate(pair)], strategy, SETTINGS, precision, ema=ema)
 
 
 def clipped(gradient):

@@ -163,9 +163,8 @@ def spread(variables, scale):
 def train_step_of(objective, strategy, settings, *arguments, **options):
     """Returns a `TrainStep` with one update."""
     from myxtts.training.loop.step import TrainStep
-    from myxtts.training.stages.base import Update
 
-    return TrainStep([Update("", objective)], strategy, settings, *arguments, **options)
+    return TrainStep([objective], strategy, settings, *arguments, **options)
 
 
 def stage_of(name, config):

@@ -86,7 +86,7 @@ def gumbel_noise(seed: int, sentence: int, first: int, count: int, num_scores: i
 
 
 def faded(samples: np.ndarray, sample_rate: int, begins: bool = True, ends: bool = True) -> np.ndarray:
-    """Returns a copy of samples `(S,)` with a fade-in at the start if `begins`, and a fade-out at the end if `ends`."""
+    """Returns a copy of samples `(S,)`, with a fade-in if `begins` is true, and with a fade-out if `ends` is true."""
     length = min(int(FADE_SECONDS * sample_rate), len(samples))
     ramp = (np.arange(length, dtype=np.float32) + 1) / (length + 1)
     samples = samples.copy()

@@ -7,14 +7,15 @@ speaker recognition challenge 2020", 2020), in the variant of XTTS v2.
 import math
 from collections.abc import Callable, Sequence
 
+import keras
 from keras import ops
 
 from myxtts.config.model import SPEAKER_BLOCKS, SPEAKER_NUM_MELS, ModelConfig
 from myxtts.models.layers import Conv2D, Layer, Tensor, dense
 
 
-class BatchNormalization(Layer):
-    """Batch normalization of `(..., channels)` in float32 (Ioffe and Szegedy 2015).
+class BatchNormalization(keras.layers.BatchNormalization):
+    """Batch normalization of `(..., channels)` with more exact statistics than Keras's (Ioffe and Szegedy 2015).
 
     A float32 sum over a batch of spectrograms has an error of about 1e-5. This error changes if the batch is split.
     So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"). Variances are computed
@@ -23,43 +24,26 @@ class BatchNormalization(Layer):
     With `training=True`, a call uses the statistics of the batch and updates the moving statistics.
     """
 
-    momentum, epsilon = 0.9, 1e-5
-    """`momentum`: weight of the old value in a moving statistic (1 minus PyTorch's). `epsilon`: added to variances."""
-
     def __init__(self, channels: int, **kwargs):
-        super().__init__(**kwargs)
+        super().__init__(momentum=0.9, epsilon=1e-5, **kwargs)  # momentum: 1 minus PyTorch's
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
         """Function that sums a value over the replicas that share a batch; by default the identity, for one replica."""
-        options = dict(shape=(channels,), dtype="float32", autocast=False)
-        self.gamma = self.add_weight(name="gamma", initializer="ones", **options)
-        self.beta = self.add_weight(name="beta", initializer="zeros", **options)
-        self.moving_mean = self.add_weight(name="moving_mean", initializer="zeros", trainable=False, **options)
-        self.moving_variance = self.add_weight(name="moving_variance", initializer="ones", trainable=False, **options)
+        self.build((None, channels))
+        self.input_spec = None  # inputs of any rank
 
-    def call(self, inputs: Tensor, training=False) -> Tensor:
-        x = ops.cast(inputs, "float32")
-        mean, variance = (ops.convert_to_tensor(value) for value in (self.moving_mean, self.moving_variance))
-        if training:
-            moving = mean, variance
-            mean, variance = self.moments(x)
-            for variable, old, new in zip((self.moving_mean, self.moving_variance), moving, (mean, variance)):
-                variable.assign(old * self.momentum + new * (1.0 - self.momentum))
-        scale, shift = (ops.convert_to_tensor(value) for value in (self.gamma, self.beta))
-        return ops.cast(ops.batch_normalization(x, mean, variance, -1, shift, scale, self.epsilon), self.compute_dtype)
-
-    def moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the mean `(C,)` and the variance `(C,)` of the channels of `x` `(..., C)` float32, over all replicas.
+    def _moments(self, inputs: Tensor, mask=None) -> tuple[Tensor, Tensor]:
+        """Returns mean `(C,)` and variance `(C,)` of the channels of `inputs` `(..., C)` float32, over all replicas.
 
         Reduces one axis at a time, and combines means and variances as in Chan et al., equation 2.1. Time (axis 1), the
         longest axis, is reduced first, so that later reductions store only small tensors for the backward pass.
         """
-        mean, variance = ops.moments(x, axes=[1]) if len(x.shape) > 2 else (x, ops.zeros_like(x))
+        mean, variance = ops.moments(inputs, axes=[1]) if len(inputs.shape) > 2 else (inputs, ops.zeros_like(inputs))
         while len(mean.shape) > 1:
             axis = min(1, len(mean.shape) - 2)
             variance = ops.mean(variance, axis=axis)
             mean, between = ops.moments(mean, axes=[axis])
             variance = variance + between
-        rows = ops.cast(ops.size(x) // ops.shape(x)[-1], x.dtype)
+        rows = ops.cast(ops.size(inputs) // ops.shape(inputs)[-1], inputs.dtype)
         count = self.over_replicas(rows)
         whole = self.over_replicas(rows * mean) / count
         return whole, self.over_replicas(rows * (variance + ops.square(mean - whole))) / count

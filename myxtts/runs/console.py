@@ -216,7 +216,7 @@ class RunConsole(RunListener):
         if self._bar is not None:
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total, lines = self._start.total_steps, timing_lines(timing)
-        # Losses of an update that is not part of the current phase are zero, as are most counts of skipped steps.
+        # Losses that are not part of the current phase are zero, as are most counts of skipped steps.
         always = ("loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]

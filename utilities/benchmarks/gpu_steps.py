@@ -62,7 +62,6 @@ def responder(case: str, own: argparse.Namespace) -> Callable[[str], dict]:
     stage = config.training.stage if config.training.stage in STAGES else "gpt"
     with tempfile.TemporaryDirectory() as folder:
         trainer = noise_trainer(config, plan, folder, stage)
-    trainer.train_step.phase = trainer.stage.phase(99, 100)
     prepared = trainer.replicas.transfer(trainer.preparation(synthetic_waves(config, own.seconds, int(batch)), 0))
 
     def step(number=0):

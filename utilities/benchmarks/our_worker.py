@@ -25,7 +25,6 @@ from myxtts.inference.voices import Voice  # noqa: E402
 from myxtts.interchange.onnx.engines import OnnxSteps  # noqa: E402
 from myxtts.models.xtts import XTTS  # noqa: E402
 from myxtts.training.loop.step import TrainStep  # noqa: E402
-from myxtts.training.stages.base import Update  # noqa: E402
 from myxtts.training.stages.gpt import GPTObjective, GPTPreparation  # noqa: E402
 from utilities.parity.seeded_model import seeded_model  # noqa: E402
 
@@ -71,7 +70,7 @@ class OurWorker:
             model.gpt.set_memory_use()
             objective = (GPTObjective if with_encoder else GivenLatents)(model, config)
             settings = config.stage("gpt")
-            step = TrainStep([Update("", objective)], strategy, settings)
+            step = TrainStep([objective], strategy, settings)
 
         def losses():
             sums, _ = objective.loss_sums(batch)

@@ -154,7 +154,7 @@ def largest_differences(ones, others):
         for name, value in losses.items():
             what = f"{'validation ' * (kind == 'validation')}{'gradient norm' if name in norms else 'loss'}"
             theirs = others[kind, step][name]
-            # The gradient norm is 0 for an update outside its phases, and None for a step that float16 skipped.
+            # A gradient norm is 0 for a loss of 0, and None for a step that float16 skipped.
             size = abs(value) or 1.0 if name in norms else whole
             difference = math.inf if theirs is None else abs(theirs - value) / size
             found[what] = max(found.get(what, (0.0, step)), (difference, step))

@@ -90,7 +90,6 @@ def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDat
     """Sets a new run's batch size to the largest that fits in memory. Returns `dataset` with the trainer's settings."""
     batching = trainer.batching
     if trainer.step == 0:
-        trainer.train_step.phase = trainer.stage.phase(1, 1)  # the last phase takes the most memory
         effective = batching.batch_size * batching.accumulation
         batching.batch_size = _largest_that_fits(trainer, dataset, effective)
         batching.accumulation = effective // batching.batch_size

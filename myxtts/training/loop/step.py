@@ -12,11 +12,12 @@ import tensorflow as tf
 
 from myxtts.config.stages import StageConfig
 from myxtts.training.loop.updates import UpdateRule
-from myxtts.training.stages.base import Update
+from myxtts.training.stages.base import Objective
 
 
 class TrainStep:
-    """Train step of a stage: runs the stage's updates in order. Each update sees the changes of the previous updates.
+    """Train step of a stage: runs its updates in order, one per objective. Each sees the changes of those before it.
+
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
     Args:
@@ -27,7 +28,7 @@ class TrainStep:
 
     def __init__(
         self,
-        updates: list[Update],
+        objectives: list[Objective],
         strategy: tf.distribute.Strategy,
         stage_config: StageConfig,
         precision: str = "float32",
@@ -37,7 +38,7 @@ class TrainStep:
     ):
         self.strategy = strategy
         scaled = precision == "mixed_float16"
-        self.rules = [UpdateRule(update, strategy, stage_config, scaled, ema) for update in updates]
+        self.rules = [UpdateRule(objective, strategy, stage_config, scaled, ema) for objective in objectives]
         self.trainable = self._of_rules(lambda rule: rule.trainable)
         """Weights that the step trains, by name."""
         self.averaged = self._of_rules(lambda rule: rule.trainable if rule.averages else {})
@@ -85,10 +86,14 @@ class TrainStep:
                 if not self.accumulators():
                     self._whole.get_concrete_function(batch, seed, phase)
                     continue
-                for rule in filter(lambda rule: rule.has_turn(phase), self.rules):
+                for rule in self.acting(phase):
                     counts = self._counts.get_concrete_function(rule, batch).structured_outputs
                     counts = tf.nest.map_structure(lambda value: tf.TensorSpec(value.shape, value.dtype), counts)
                     self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
+
+    def acting(self, phase: str) -> list[UpdateRule]:
+        """Returns the rules of the updates that run in the stage's phase `phase`, in order."""
+        return [rule for rule in self.rules if rule.phases is None or phase in rule.phases]
 
     def _of_rules(self, variables) -> dict[str, tf.Variable]:
         return {name: v for rule in self.rules for name, v in rule.named(variables(rule)).items()}
@@ -163,62 +168,51 @@ class TrainStep:
             seed: Dropout seed, two integers.
 
         Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. If an update has a
-        name, its results have this name as a prefix, as in `discriminator/loss`. If a stage has several updates, `loss`
-        and `gradient_norm` are results of the last update, and `finite` is False if any update was skipped.
+        name, its results have this name as a prefix, as in `discriminator/loss`. Only updates that run in the phase
+        have results. If there are several, `loss` and `gradient_norm` are results of the last update, and `finite` is
+        False if any update was skipped.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):
             for rule in self.rules:
                 rule.optimizer.learning_rate.assign(learning_rate)
-            seed = tf.constant(seed, tf.int32)
+            seed, acting = tf.constant(seed, tf.int32), self.acting(self.phase)
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)
             else:
                 self.make_accumulators()
-                figures = [self._accumulated(rule, batches, seed) for rule in self.rules]
+                figures = [self._accumulated(rule, batches, seed) for rule in acting]
+            finite = tf.reduce_all([own["finite"] for own in figures])
         self.micro_batches = len(batches)
-        self._begun += sum(rule.has_turn(self.phase) for rule in self.rules)
+        self._begun += len(acting)
         together = {"loss": figures[-1]["loss"]}
-        for rule, own in zip(self.rules, figures):
+        for rule, own in zip(acting, figures):
             rule.clip_factor = own.pop("clip_factor")
             together |= rule.named(own)
-        if len(figures) > 1:
-            finite = tf.reduce_all([own["finite"] for own in figures])
-            together |= {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
-        return together
+        return together | {"gradient_norm": figures[-1]["gradient_norm"], "finite": finite}
 
     def _accumulated(self, rule, batches, seed):
-        if not rule.has_turn(self.phase):
-            return self._no_turn()
         counts = [self._counts(rule, batch) for batch in batches]
         counts = {name: tf.add_n([c[name] for c in counts]) for name in counts[0]}
-        turns, sums, statistics = [one for one in self.rules if one.has_turn(self.phase)], None, None
+        acting, sums, statistics = self.acting(self.phase), None, None
         for micro, batch in enumerate(batches):
             # The low 16 bits of the second number hold the step; a step's higher bits change the first number.
             more = self._accumulate(rule, batch, counts, seed + [64 * (seed[1] // 2**16), micro << 16], self.phase)
             sums, statistics = more if sums is None else tf.nest.map_structure(tf.add, (sums, statistics), more)
             if not self._begun:  # the first step is timed for the log, and a GPU only queues work
                 tf.nest.flatten(sums)[0].numpy()
-            self.on_micro_batch(turns.index(rule) * len(batches) + micro + 1, len(turns) * len(batches))
+            self.on_micro_batch(acting.index(rule) * len(batches) + micro + 1, len(acting) * len(batches))
         return self._finish(rule, sums, counts, statistics)
 
     def _count_trace(self):
         self.traces += 1
         self.graph = tf.compat.v1.get_default_graph()
 
-    @staticmethod
-    def _no_turn():
-        zero = tf.zeros(())
-        return {"loss": zero, "gradient_norm": zero, "finite": tf.constant(True), "clip_factor": tf.ones(())}
-
     def _whole_step(self, batch, seed, phase):
         self._count_trace()
-        return [self._whole_update(rule, batch, seed, phase) for rule in self.rules]
+        return [self._whole_update(rule, batch, seed, phase) for rule in self.acting(phase)]
 
     def _whole_update(self, rule, batch, seed, phase):
-        if not rule.has_turn(phase):
-            return self._no_turn()
-
         def replica(batch, seed):
             counts = rule.all_reduce(rule.objective.counts(batch))
             return rule.all_reduce(rule.gradients(batch, counts, replica_seed(seed), phase)), counts

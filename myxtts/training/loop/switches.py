@@ -299,16 +299,17 @@ class LedgerKeeper:
 
     @staticmethod
     def _clipping(rule, figures):
-        largest, factor = rule.gradient_clip, float(rule.clip_factor)
-        norm = float(figures[f"{rule.name}/gradient_norm" if rule.name else "gradient_norm"])
-        applied = norm * factor
-        name = f"gradient clipping ({rule.name})" if rule.name else "gradient clipping"
+        largest, name = rule.gradient_clip, f"gradient clipping ({rule.name})" if rule.name else "gradient clipping"
         requested = f"global norm {largest:g}" if largest else "off"
+        norm = figures.get(f"{rule.name}/gradient_norm" if rule.name else "gradient_norm")
+        if norm is None:
+            reason = f"applied in later phases ({', '.join(rule.phases)})"
+            return LedgerRow(name, requested, requested, reason, True)
+        norm, factor = float(norm), float(rule.clip_factor)
+        applied = norm * factor
         effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
         as_requested = applied <= 1.001 * largest if largest else factor == 1
         reason = f"gradient norm of the first step: {norm:.3g}"
-        if rule.phases is not None and not norm:
-            effective, reason = requested, f"applied in later phases ({', '.join(rule.phases)})"
         return LedgerRow(name, requested, effective, reason, as_requested)
 
 

@@ -7,11 +7,11 @@ import keras
 import tensorflow as tf
 
 from myxtts.config.stages import StageConfig
-from myxtts.training.stages.base import Update
+from myxtts.training.stages.base import Objective
 
 
 class UpdateRule:
-    """Applies one optimizer update (`Update`), and stores optimizer, loss scale, weight averages and accumulators.
+    """Applies the optimizer update of an objective; stores optimizer, loss scale, weight averages and accumulators.
 
     Must be created in the strategy's scope and on the model device.
 
@@ -22,9 +22,9 @@ class UpdateRule:
     """
 
     def __init__(
-        self, update: Update, strategy: tf.distribute.Strategy, settings: StageConfig, scaled: bool, ema: float
+        self, objective: Objective, strategy: tf.distribute.Strategy, settings: StageConfig, scaled: bool, ema: float
     ):
-        self.name, self.objective, self.phases, averaged = update
+        self.objective, self.name, self.phases = objective, objective.name, objective.phases
         self.strategy, self.scaled, self.gradient_clip = strategy, scaled, settings.gradient_clip
         self.trainable = self.objective.trainable()
         self.variables = list(self.trainable.values())
@@ -43,13 +43,13 @@ class UpdateRule:
         scalars = ("loss_scale", "good_steps", "bad_steps", "bad_steps_in_row")
         self.state_variables: dict[str, tf.Variable] = slots | {name: getattr(self, name) for name in scalars}
         """Variables, other than weights, that checkpoints contain: optimizer, loss scale and counters."""
-        self.ema = ema if averaged else 0.0
+        self.ema = ema if objective.averaged else 0.0
         named = self.trainable.items() if self.ema else ()
         zeros = lambda weight: tf.Variable(tf.zeros(weight.shape), trainable=False, name="average")
         self.averages: dict[str, tf.Variable] = {f"average/{name}": zeros(weight) for name, weight in named}
         """Exponential moving averages of the weights by name, on every replica; empty without weight averaging."""
         self.clip_factor = None
-        """Factor in (0, 1] by which the last gradients were clipped; None before the first step."""
+        """Factor in (0, 1] by which the last gradients were clipped; None before the first update."""
         self.sums = []
         """Gradient accumulators; empty without gradient accumulation."""
 
@@ -59,10 +59,6 @@ class UpdateRule:
         self.gradients: Callable = compiled(self._gradients, xla and not self.objective.compiles_blocks)
         # With several replicas, the optimizer leaves the replica context, which XLA cannot compile.
         self._apply_compiled: Callable = compiled(self._apply, xla and self.strategy.num_replicas_in_sync == 1)
-
-    def has_turn(self, phase: str) -> bool:
-        """Returns whether the update is applied in the stage's phase `phase`."""
-        return self.phases is None or phase in self.phases
 
     def named(self, values: dict) -> dict:
         """Returns `values` with the keys `{update name}/{key}`, or `values` unchanged if the update's name is empty."""

@@ -34,6 +34,12 @@ class Objective(ABC):
     """
 
     loss_weights: dict[str, float]
+    name = ""
+    """Prefix of the names of the objective's variables and losses in checkpoints and logs; empty for the main one."""
+    phases: tuple[str, ...] | None = None
+    """Phases of the stage in which the objective's variables are trained; None means all."""
+    averaged = True
+    """Whether to keep moving averages of the trained weights, if weight averaging is on."""
     phase = ""
     """Current phase of the stage (`Stage.phase`), which may select losses. It is set before the losses are traced."""
     compiles_blocks = False
@@ -60,18 +66,6 @@ class Objective(ABC):
 
     def apply_statistics(self, statistics: dict[str, tf.Tensor]) -> None:
         """Updates moving averages, if any, with the statistics from `loss_sums`, summed over batches and replicas."""
-
-
-class Update(NamedTuple):
-    """One optimizer update of a train step. The updates of a stage run one after another in each step."""
-
-    name: str
-    """Prefix of the names of this update's variables and losses in checkpoints and logs; empty for the main update."""
-    objective: Objective
-    phases: tuple[str, ...] | None = None
-    """Phases of the stage in which the update runs; None means all."""
-    averaged: bool = True
-    """Whether to keep moving averages of the weights that this update trains, if weight averaging is on."""
 
 
 class Stage(ABC):
@@ -124,8 +118,8 @@ class Stage(ABC):
         `foundations`, or use recordings to compute weights that were not loaded. All workers must get equal values."""
 
     @abstractmethod
-    def updates(self) -> list[Update]:
-        """Returns the updates of one step; called after `build`, in the strategy's scope, on the model device."""
+    def updates(self) -> list[Objective]:
+        """Returns the updates' objectives; called after `build`, in the strategy's scope, on the model device."""
 
     def phase(self, step: int, total: int) -> str:
         """Returns the phase at `step` of `total` steps, by default `""`. The phase selects updates and losses."""

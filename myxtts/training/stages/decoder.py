@@ -14,7 +14,7 @@ from myxtts.models.gpt import teacher_forcing
 from myxtts.models.speaker_encoder import make_speaker_encoder
 from myxtts.models.waveform_decoders import WaveformDecoder
 from myxtts.models.xtts import XTTS, named_weights
-from myxtts.training.stages.base import Objective, Stage, Update
+from myxtts.training.stages.base import Objective, Stage
 from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
@@ -59,10 +59,7 @@ class DecoderStage(Stage):
             self.speaker_encoder.set_weights(self.foundations["speaker"].speaker_encoder.get_weights())
 
     def updates(self):
-        return [
-            Update("discriminator", DiscriminatorObjective(self), (JUDGING, ADVERSARIAL), averaged=False),
-            Update("", DecoderObjective(self), (SPECTRAL, ADVERSARIAL)),
-        ]
+        return [DiscriminatorObjective(self), DecoderObjective(self)]
 
     def phase(self, step, total):
         training = self.config.training
@@ -110,6 +107,7 @@ class DecoderStage(Stage):
 class DiscriminatorObjective(Objective):
     """Adversarial loss of the discriminators on recordings and on generated audio."""
 
+    name, phases, averaged = "discriminator", (JUDGING, ADVERSARIAL), False
     loss_weights = {"real": 1.0, "made": 1.0}
 
     def __init__(self, stage: DecoderStage):
@@ -124,6 +122,8 @@ class DiscriminatorObjective(Objective):
 
 class DecoderObjective(Objective):
     """Losses of the decoder: spectral, adversarial, feature matching and speaker similarity."""
+
+    phases = (SPECTRAL, ADVERSARIAL)
 
     def __init__(self, stage: DecoderStage):
         self.network, self.discriminators = stage.model.decoder, stage.discriminators

@@ -12,7 +12,7 @@ from myxtts.data.batch import DVAEBatch, WaveBatch
 from myxtts.devices.machine import short_name
 from myxtts.distributed.workers import current_workers
 from myxtts.models.xtts import XTTS
-from myxtts.training.stages.base import Objective, Preparation, Stage, Update, masked_squared_error
+from myxtts.training.stages.base import Objective, Preparation, Stage, masked_squared_error
 
 REVIVE_EVERY_STEPS = 50
 """Interval, in steps, at which dead codes are replaced by encoder outputs of the current batch."""
@@ -37,7 +37,7 @@ class DVAEStage(Stage):
 
     def updates(self):
         self._strategy = tf.distribute.get_strategy()
-        return [Update("", DVAEObjective(self.model))]
+        return [DVAEObjective(self.model)]
 
     def make_preparation(self, device):
         shares_device = short_name(self.model.mel_stats.value.device) == device

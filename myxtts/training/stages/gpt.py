@@ -16,7 +16,7 @@ from myxtts.models.layers import AdaptableDense, site_offset
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.training.loop.compiled import CompiledBlocks
 from myxtts.training.loop.switches import LedgerRow, attention_forms, on_or_off, recompute, recomputed_blocks
-from myxtts.training.stages.base import Objective, Preparation, Stage, Update, arrays_of, masked_cross_entropy
+from myxtts.training.stages.base import Objective, Preparation, Stage, arrays_of, masked_cross_entropy
 
 TEXT_WEIGHTS = ("text_embedding", "text_head/kernel", "text_head/bias")
 """Names of the weights that are trained in addition to LoRA adapters, because the vocabulary may have grown."""
@@ -38,7 +38,7 @@ class GPTStage(Stage):
         self.lora = add_lora(self.model.gpt, settings) if settings.lora_rank else {}
 
     def updates(self):
-        return [Update("", GPTObjective(self.model, self.config, self.compiles_blocks))]
+        return [GPTObjective(self.model, self.config, self.compiles_blocks)]
 
     def make_preparation(self, device):
         data, seed = self.config.data, self.config.training.seed

@@ -18,7 +18,7 @@ from myxtts.models.speaker_encoder import AngularMarginClassifier, BatchNormaliz
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
-from myxtts.training.stages.base import Objective, Preparation, Stage, Update, cross_entropy
+from myxtts.training.stages.base import Objective, Preparation, Stage, cross_entropy
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class SpeakerStage(Stage):
         return None if able >= 2 else f"{rule} It stays untrained: its vectors are nearly the same for all voices."
 
     def updates(self):
-        return [Update("", SpeakerObjective(self.model, self.classifier, self.active))]
+        return [SpeakerObjective(self.model, self.classifier, self.active)]
 
     def make_preparation(self, device):
         data = self.config.data

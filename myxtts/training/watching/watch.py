@@ -172,7 +172,7 @@ class Watch:
         `TrainingDiverged`. With `--strict`, raises `ConfigError` if a switch did not have the requested effect.
         """
         trainer, step, state = self.trainer, self.trainer.train_step, self.trainer.state
-        if trainer.ledger is None and losses["finite"] and step.rules[-1].has_turn(step.phase):
+        if trainer.ledger is None and losses["finite"] and step.rules[-1] in step.acting(step.phase):
             trainer.ledger = self.ledger_keeper.ledger(losses)
             self.call("on_ledger", trainer.ledger)
             if trainer.config.training.strict:
@@ -227,12 +227,13 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls the callbacks' `on_log` with mean losses since the last call: of finite steps, if any, else of all."""
+        """Calls `on_log` of the callbacks with mean losses since the last call, of finite steps (if any) in one phase."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
-        names = [name for name in finite[-1] if not name.endswith("finite")]  # as in the last step
-        report = {name: float(np.mean([one[name] for one in finite if name in one])) for name in names}
+        names = [name for name in finite[-1] if not name.endswith("finite")]
+        alike = [one for one in finite if one.keys() == finite[-1].keys()]
+        report = {name: float(np.mean([one[name] for one in alike])) for name in names}
         report |= {"learning_rate": learning_rate, **stage.report(), "skipped_steps": trainer.train_step.bad_steps}
         self._recent.clear()
         timing = timing_of_all(trainer.clock.report(), trainer.workers) | self._machine()
