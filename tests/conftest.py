@@ -18,8 +18,7 @@ from myxtts.devices.tensorflow_start import import_sparingly
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # most files need TensorFlow, none the packages that it loads if they are there
     import_sparingly()
-    for name in ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"):  # read when devices start; each core has a worker
-        os.environ.setdefault(name, "1")
+    os.environ |= dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"), "1")  # each core has a worker
 
 # Imported modules and traced graphs are many small objects that stay in memory: without this, garbage collection takes
 # a twelfth of the time.
