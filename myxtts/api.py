@@ -170,6 +170,7 @@ def plan(
     model = replace(config.model, num_text_tokens=text_tokens)
     stage = PLANNED_STAGE if config.training.stage == "all" else config.training.stage
     pair = config.data.data_gpu, config.data.model_gpu
+    # A plan may be for another machine with more GPUs; `check_request` counts the GPUs of this machine.
     devices = plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*pair, **start.devices))).model_devices
     shares = len(devices) * max(1, len(config.training.workers))
     report = memory_report(replace(config, model=model), stage, clip_seconds, gpus, shares)
@@ -307,10 +308,6 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         if named.get(name) and not holds:
             flag = f"--{name.replace('_', '-')}"
             raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
-    from myxtts.devices.configuration import device_request  # imports psutil
-
-    # A plan may be for another machine with more GPUs; `check_request` counts the GPUs of this machine.
-    plan_devices(num_gpus=MANY_GPUS, **vars(device_request(*gpus, **start.devices)))
     return config
 
 

@@ -50,7 +50,7 @@ def test_sets_use_and_skip_the_clips_they_should(name):
     used, skipped = SETS[name]
     corpus = load_corpus(BROKEN / name)
     inspection = inspect_corpus(corpus, workers=2)
-    assert [utterance.id for utterance in inspection.accepted] == used
+    assert [utterance.id for utterance in inspection.utterances] == used
     assert sorted([rejection.line, rejection.reason] for rejection in inspection.rejections) == skipped
     assert inspection.given == len(used) + len(skipped)
     lines = (BROKEN / name / "metadata.csv").read_bytes()

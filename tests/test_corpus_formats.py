@@ -159,7 +159,7 @@ def test_each_format_is_recognized_by_its_content_and_its_audio_can_be_read(name
     assert corpus.format == name and found_in(corpus) == expected
     assert found_in(load_corpus(root, format_name=name)) == expected
     inspection = inspect_corpus(corpus)
-    assert len(inspection.accepted) == len(expected) and sorted(root.rglob("*")) == before
+    assert len(inspection.utterances) == len(expected) and sorted(root.rglob("*")) == before
     write_report(inspection, root / "doctor.csv", "\ufeff")
     assert found_in(load_corpus(root)) == expected, "a report on the clips is no list of clips"
 
@@ -336,12 +336,12 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
         ("good day", "ann", False),
         ("bye", "ann", False),
     ]
-    first = inspect_corpus(corpus).accepted
+    first = inspect_corpus(corpus).utterances
     assert [u.seconds for u in first] == [1.0, 1.0, 1.0]
     assert load_corpus(saved).utterances == corpus.utterances
     shutil.rmtree(saved)
     save_with_datasets(tmp_path, "bab")  # other audio of the same size
-    again = inspect_corpus(load_corpus(saved)).accepted
+    again = inspect_corpus(load_corpus(saved)).utterances
     assert [u.audio for u in again] == [first[k].audio for k in (1, 0, 0)]
 
 

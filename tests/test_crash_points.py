@@ -15,7 +15,8 @@ from tiny import tiny_run_config
 
 from myxtts.audio.encoding import write_audio
 from myxtts.data import sample_corpus
-from myxtts.data.doctor import Finding, Inspection, write_report
+from myxtts.data.corpora import Corpus, Finding
+from myxtts.data.doctor import write_report
 from myxtts.data.sample_corpus import make_sample_corpus
 from myxtts.devices.configuration import plan_devices
 from myxtts.interchange.coqui.torch_checkpoint import write_torch_checkpoint
@@ -118,9 +119,7 @@ WRITERS = {
     "a.wav": lambda path, n: write_audio(path, np.full(40, n / 10), 22050),
     "vocab.json": lambda path, n: XTTSTokenizer.train([(f"hello {n}", "en")]).save(path),
     "config.json": lambda path, n: write_json(path, {"settings": n}),
-    "clips_train.csv": lambda path, n: write_report(
-        Inspection(Path("."), (), (Finding("a", 1, "a.wav", "silent", f"It is silent, {n}."),), (), ()), path
-    ),
+    "clips_train.csv": lambda path, n: write_report(Corpus(path, "", (), (Finding("a", n, "", "", ""),), ()), path),
     "speakers.safetensors": lambda path, n: write_speakers(
         path.parent, {"Ana": (np.full((1, 2, 4), n, np.float32), np.full((1, 6), n, np.float32))}
     ),

@@ -21,7 +21,7 @@ IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 REFERENCE = ("torch", "TTS", "transformers")
 ELSEWHERE = {"utilities/benchmarks/reference_worker.py": REFERENCE, "utilities/parity/make_reference.py": REFERENCE}
 """Files that run in the reference implementation's environment, whose packages are in none of our extras."""
-IMPORTING_CALLS = ("import_module", "importorskip", "import_extra")
+IMPORTING_CALLS = ("import_module", "importorskip")
 """Functions whose first argument is the name of a module to import."""
 
 

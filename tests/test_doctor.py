@@ -13,8 +13,8 @@ from command_helpers import sentence_of
 
 from myxtts.cli import doctor as doctor_command
 from myxtts.data import doctor
-from myxtts.data.corpora import Finding, Utterance, load_corpus
-from myxtts.data.doctor import ClipLimits, Inspection, id_hash, inspect_corpus, split_by_hash, summarize, write_report
+from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
+from myxtts.data.doctor import ClipLimits, id_hash, inspect_corpus, split_by_hash, summarize, write_report
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
@@ -84,10 +84,10 @@ def test_every_reason_is_found_and_every_clip_accounted_for_in_the_report_and_th
         ("copy", "duplicate audio"),
         ("perhaps", "text perhaps wrongly encoded"),
     }
-    accepted = [utterance.id for utterance in inspection.accepted]
+    accepted = [utterance.id for utterance in inspection.utterances]
     assert accepted == ["good", "slow", "cut", "telephone", "clipped", "copy", "perhaps"]
     assert inspection.given == 14
-    by_id = {utterance.id: utterance for utterance in inspection.accepted}
+    by_id = {utterance.id: utterance for utterance in inspection.utterances}
     assert by_id["good"].num_samples == 11025 and by_id["telephone"].num_samples == 11025
     assert by_id["slow"].seconds == pytest.approx(3)
     write_report(inspection, tmp_path / "report.csv")
@@ -116,7 +116,7 @@ def test_texts_of_accepted_clips_only_are_encoded_and_may_reject_them(corpus):
     encode = lambda text, language: asked.append(text) or ([len(text)], "too many tokens" if text == "a" else None)
     inspection = inspect_corpus(corpus).encoded(encode)
     assert len(asked) == 8 and inspection.given == 14
-    assert [clip.tokens for clip in inspection.accepted] == [(len(clip.text),) for clip in inspection.accepted]
+    assert [clip.tokens for clip in inspection.utterances] == [(len(clip.text),) for clip in inspection.utterances]
     rejection = inspection.rejections[-1]
     assert (rejection.id, rejection.reason, rejection.detail) == ("slow", "text not usable", "too many tokens")
 
@@ -156,7 +156,7 @@ def test_a_vanished_file_is_rejected_and_not_cached(corpus, tmp_path):
     inspection = inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
     assert ("good", "missing file") in found(inspection.rejections)
     os.rename(tmp_path / "good.wav", corpus.root / "wavs" / "good.wav")
-    assert "good" in {utterance.id for utterance in inspect_corpus(corpus, cache_path=tmp_path / "cache.json").accepted}
+    assert "good" in {clip.id for clip in inspect_corpus(corpus, cache_path=tmp_path / "cache.json").utterances}
 
 
 def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_path, capsys):
@@ -203,7 +203,7 @@ def test_no_cell_of_the_report_is_a_formula(tmp_path, start):
     accepted = tuple(Utterance(**clip, num_samples=22050) for clip in clips)
     warnings = (Finding(name, None, name, f"{start}reason", f"{start}detail"),)
     rejections = (Finding(name, 1, name, f"{start}reason", f"{start}detail"),)
-    write_report(Inspection(tmp_path, accepted, rejections, warnings, ()), tmp_path / "report.csv")
+    write_report(Corpus(tmp_path, "", accepted, rejections, (), warnings), tmp_path / "report.csv")
     with open(tmp_path / "report.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == 2 * [f"'{name}"] and rows[1]["path"] == f"'{name}.wav"
@@ -262,7 +262,7 @@ def test_leakage_by_id_and_by_content_in_any_format(tmp_path):
         corpora.append(make_corpus(tmp_path / side, sounds))
     path = tmp_path / "train/wavs/c.wav"
     soundfile.write(path, soundfile.read(path)[0], 22050, subtype="FLOAT")
-    train, held = (inspect_corpus(corpus).accepted for corpus in corpora)
+    train, held = (inspect_corpus(corpus).utterances for corpus in corpora)
     examples = "a (same id), d (same audio as c)"
     assert doctor.find_leakage(train, held) == f"2 of 3 validation clips are also trained on: {examples}"
     assert doctor.find_leakage(train, 20 * held).count("(same") == 3 and doctor.find_leakage(held[1:], train[:1]) == ""

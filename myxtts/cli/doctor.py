@@ -80,10 +80,10 @@ def report_data(arguments: argparse.Namespace) -> int:
     options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root)
     limits = ClipLimits(min_seconds=low, max_seconds=high)
     with progress_bar(arguments.folder) as shown:
-        inspection, leakage = check_data(arguments.folder, limits=limits, progress=shown, **options)
-    print(summarize(inspection) + (f"\nleakage: {leakage}" if leakage else ""))
-    write_report(inspection, arguments.report, "\ufeff")
+        corpus, leakage = check_data(arguments.folder, limits=limits, progress=shown, **options)
+    print(summarize(corpus) + (f"\nleakage: {leakage}" if leakage else ""))
+    write_report(corpus, arguments.report, "\ufeff")
     print(f"every clip and its reason: {printable(arguments.report)}")
-    if not inspection.accepted:
+    if not corpus.utterances:
         return 2
-    return 1 if arguments.strict and (inspection.rejections or leakage) else 0
+    return 1 if arguments.strict and (corpus.rejections or leakage) else 0

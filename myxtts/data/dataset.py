@@ -78,9 +78,9 @@ class SpeechDataset:
             Path(config.training.checkpoint_dir).mkdir(parents=True, exist_ok=True)
         writes = writes and config.training.worker_index == 0
         folders = [config.data.train_data, *filter(None, [config.data.val_data])]
-        inspections = [_inspect(config, folder, progress, writes) for folder in folders]
-        tokenizer = _tokenizer(config, inspections[0].accepted)
-        sides = [_clips(*pair, tokenizer, config, writes) for pair in zip(inspections, ("train", "validation"))]
+        corpora = [_inspect(config, folder, progress, writes) for folder in folders]
+        tokenizer = _tokenizer(config, corpora[0].utterances)
+        sides = [_clips(*pair, tokenizer, config, writes) for pair in zip(corpora, ("train", "validation"))]
         if writes and not config.data.val_data:  # the list of an earlier start
             Path(config.training.checkpoint_dir, "clips_validation.csv").unlink(missing_ok=True)
         cache = SampleCache(config.data.cache_mb, _prepared(config, sides))
@@ -279,21 +279,21 @@ def _tokenizer(config, utterances):
     return tokenizer
 
 
-def _clips(inspection, name, tokenizer, config, writes):
+def _clips(corpus, name, tokenizer, config, writes):
     """Returns accepted clips that can be tokenized. If `writes`, writes a report on all clips to `clips_{name}.csv`."""
     longest = config.data.max_text_length
-    inspection = inspection.encoded(lambda text, language: tokenizer.encode_checked(text, language, longest))
-    summary, reasons = summarize(inspection), ""
+    corpus = corpus.encoded(lambda text, language: tokenizer.encode_checked(text, language, longest))
+    summary, reasons = summarize(corpus), ""
     for line in summary.splitlines():
         logger.info("%s set: %s", name.capitalize(), line)
     if writes:
         report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
-        write_report(inspection, report)
+        write_report(corpus, report)
         logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
         reasons = f"; {report} gives the reason for each"
-    if not inspection.accepted:
-        raise CorpusError(f"{inspection.root} has no usable clips{reasons}.\n{summary}")
-    return list(inspection.accepted)
+    if not corpus.utterances:
+        raise CorpusError(f"{corpus.root} has no usable clips{reasons}.\n{summary}")
+    return list(corpus.utterances)
 
 
 def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from myxtts.audio.files import AudioError, read_audio, to_int16
 from myxtts.config.checks import counted
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.data.corpora import Corpus, Finding, Utterance, load_corpus
+from myxtts.data.corpora import Corpus, Utterance, load_corpus
 from myxtts.data.corpora.folder import relative_path
 from myxtts.storage.files import csv_text, digest_bytes, write_text
 from myxtts.text.languages import LANGUAGES
@@ -44,30 +44,6 @@ class ClipLimits(NamedTuple):
     max_seconds: float = DataConfig.max_seconds
 
 
-@dataclass(frozen=True)
-class Inspection:
-    """Result of `inspect_corpus`: accepted clips, rejections, warnings about accepted clips, and notes."""
-
-    root: Path
-    accepted: tuple[Utterance, ...]
-    rejections: tuple[Finding, ...]
-    warnings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def given(self) -> int:
-        """Number of clips in the data set, accepted or rejected."""
-        return len(self.accepted) + len(self.rejections)
-
-    def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> "Inspection":
-        """Encodes the texts of accepted clips to token ids, and returns a copy of the inspection with these ids.
-        `encode(text, language)` must return `(ids, reason)`. If `reason` is not None, the clip is rejected."""
-        results = [(clip, *encode(clip.text, clip.language)) for clip in self.accepted]
-        refused = [_finding(self.root, clip, "text not usable", fault) for clip, _, fault in results if fault]
-        accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
-        return replace(self, accepted=accepted, rejections=(*self.rejections, *refused))
-
-
 def check_data(
     folder: str | Path,
     validation: str | Path | None = None,
@@ -76,8 +52,8 @@ def check_data(
     vocabulary: str | Path | None = None,
     progress: Progress | None = None,
     **corpus_options: Any,
-) -> tuple[Inspection, str]:
-    """Checks a data set as training does. Returns its `Inspection`, and a sentence about leakage (see `find_leakage`).
+) -> tuple[Corpus, str]:
+    """Checks a data set as training does. Returns its `Corpus`, and a sentence about leakage (see `find_leakage`).
 
     Args:
         validation: Data set of validation clips; None uses the validation split of `folder`, if there is one.
@@ -91,9 +67,9 @@ def check_data(
         corpus = load_corpus(folder, **{"language": None} | corpus_options)
         return inspect_corpus(corpus, limits, progress=progress).encoded(encode)
 
-    inspection = inspect(folder)
-    held = inspect(validation).accepted if validation else [clip for clip in inspection.accepted if clip.validation]
-    return inspection, find_leakage([clip for clip in inspection.accepted if not clip.validation], held)
+    corpus = inspect(folder)
+    held = inspect(validation).utterances if validation else [clip for clip in corpus.utterances if clip.validation]
+    return corpus, find_leakage([clip for clip in corpus.utterances if not clip.validation], held)
 
 
 def inspect_corpus(
@@ -104,8 +80,9 @@ def inspect_corpus(
     cache_path: str | Path | None = None,
     keeps_cache: bool = True,
     progress: Progress | None = None,
-) -> Inspection:
-    """Checks the audio and the transcript of every clip of a corpus. Decodes the audio in `workers` threads.
+) -> Corpus:
+    """Checks the audio and the transcript of every clip of a corpus, decoding in `workers` threads. Returns the corpus
+    with only the accepted clips, with further rejections, and with warnings about accepted clips.
 
     `cache_path` is a JSON file with earlier results. An audio file is decoded again only if its size, its modification
     time or `limits` has changed. If `keeps_cache`, saves new results in the file. Calls `progress` after each clip.
@@ -127,40 +104,40 @@ def inspect_corpus(
     rejections, good = list(corpus.rejections), []
     for utterance, verdict in zip(corpus.utterances, verdicts):
         if refusal := _refusal(utterance.text, utterance.language, verdict):
-            rejections.append(_finding(corpus.root, utterance, *refusal))
+            rejections.append(corpus.finding(utterance, *refusal))
         else:
             good.append((replace(utterance, num_samples=verdict.num_samples, audio=verdict.content_hash), verdict))
-    accepted = tuple(clip for clip, _ in good)
-    return Inspection(corpus.root, accepted, tuple(rejections), tuple(_warnings(corpus, good)), corpus.notes)
+    accepted, warnings = tuple(clip for clip, _ in good), tuple(_warnings(corpus, good))
+    return replace(corpus, utterances=accepted, rejections=tuple(rejections), warnings=warnings)
 
 
-def summarize(inspection: Inspection) -> str:
+def summarize(corpus: Corpus) -> str:
     """Returns a summary: a line of totals, a line per reason for rejection, a line per reason for a warning, and notes.
     The line of a reason contains the number of clips and the first clip. If more than half of all clips are rejected
     for this reason, the line also contains the `detail` of the first rejection."""
-    minutes = sum(utterance.seconds for utterance in inspection.accepted) / 60
+    minutes = sum(utterance.seconds for utterance in corpus.utterances) / 60
     duration = f"{minutes:.1f} min" if minutes < 120 else f"{minutes / 60:.1f} h"
-    accepted = f"clips given: {inspection.given}, accepted: {len(inspection.accepted)} ({duration})"
-    lines = [f"{accepted}, rejected: {len(inspection.rejections)}, warnings: {len(inspection.warnings)}"]
-    for title, findings in (("rejected", inspection.rejections), ("warning", inspection.warnings)):
+    accepted = f"clips given: {corpus.given}, accepted: {len(corpus.utterances)} ({duration})"
+    lines = [f"{accepted}, rejected: {len(corpus.rejections)}, warnings: {len(corpus.warnings)}"]
+    for title, findings in (("rejected", corpus.rejections), ("warning", corpus.warnings)):
         firsts = {finding.reason: finding for finding in reversed(findings)}
         for reason, count in Counter(finding.reason for finding in findings).most_common():
             first = firsts[reason]
-            why = f" {first.detail}" if title == "rejected" and 2 * count > inspection.given else ""
+            why = f" {first.detail}" if title == "rejected" and 2 * count > corpus.given else ""
             lines.append(f"{title}: {reason}: {count} (first: {first.id or f'line {first.line}'}){why}")
-    return "\n".join([*lines, *(f"note: {note}" for note in inspection.notes)])
+    return "\n".join([*lines, *(f"note: {note}" for note in corpus.notes)])
 
 
-def write_report(inspection: Inspection, path: str | Path, mark: str = ""):
+def write_report(corpus: Corpus, path: str | Path, mark: str = ""):
     """Writes a CSV file with the verdict and reasons for each clip. `mark` is the byte-order mark for Excel, or ""."""
     warnings = defaultdict(list)
-    for warning in inspection.warnings:
+    for warning in corpus.warnings:
         warnings[warning.id].append(warning)
-    rows = [(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "") for clip in inspection.rejections]
-    for clip in inspection.accepted:
+    rows = [(clip.id, "rejected", clip.reason, clip.detail, clip.path, clip.line, "") for clip in corpus.rejections]
+    for clip in corpus.utterances:
         found = warnings[clip.id]
         reasons, details = "; ".join(item.reason for item in found), " ".join(item.detail for item in found)
-        verdict, audio = "warning" if found else "accepted", relative_path(Path(clip.wav_path), inspection.root)
+        verdict, audio = "warning" if found else "accepted", relative_path(Path(clip.wav_path), corpus.root)
         rows.append((clip.id, verdict, reasons, details, audio, clip.line, f"{clip.seconds:.3f}"))
     write_text(path, mark + csv_text((_COLUMNS, *rows), end="\r\n"))
 
@@ -268,11 +245,7 @@ def _warnings(corpus, good):
         if first is not clip:
             same = "the same text" if first.text == clip.text else "another text"
             found.append(("duplicate audio", f"It is the same recording as {first.id}, with {same}."))
-        yield from (_finding(corpus.root, clip, *warning) for warning in found)
-
-
-def _finding(root, utterance, reason, detail):
-    return Finding(utterance.id, utterance.line, relative_path(Path(utterance.wav_path), root), reason, detail)
+        yield from (corpus.finding(clip, *warning) for warning in found)
 
 
 def _encoding_fault(text):

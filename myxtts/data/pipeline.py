@@ -1,7 +1,6 @@
 """Loads batches of clips (`WaveBatch`) with tf.data, and copies them to the device that prepares training data."""
 
 import sys
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,13 @@ from myxtts.devices.tensorflow_start import AbandonedThread
 
 
 class SampleCache:
-    """Cache of at most `budget_mb` MB for recordings (as 16-bit samples) and DVAE codes. `prepared` has the form
+    """Cache of about `budget_mb` MB for recordings (as 16-bit samples) and DVAE codes. `prepared` has the form
     `{path of a recording: prepared clip}`; these clips are read from the shards that `myxtts prepare` has written."""
 
     def __init__(self, budget_mb: float, prepared: Mapping[str, PreparedClip] | None = None):
         self.prepared = prepared or {}
         self._room = budget_mb * 2**20
         self._arrays: dict[tuple[str, int], tuple[np.ndarray, int]] = {}
-        self._lock = threading.Lock()
 
     def load(self, path: str, sample_rate: int = MODEL_SAMPLE_RATE) -> tuple[np.ndarray, int]:
         """Returns float32 samples `(S,)` at `sample_rate` Hz, and the sample rate of the source file or shard."""
@@ -48,10 +46,9 @@ class SampleCache:
     def _kept(self, key, read):
         if (entry := self._arrays.get(key)) is None:
             entry = read()
-            with self._lock:
-                if key not in self._arrays and entry[0].nbytes <= self._room:
-                    self._room -= entry[0].nbytes
-                    self._arrays[key] = entry
+            # Threads need no lock: only one of them adds an array, and the room for a few more does not matter.
+            if entry[0].nbytes <= self._room and self._arrays.setdefault(key, entry) is entry:
+                self._room -= entry[0].nbytes
         return entry
 
 

@@ -72,9 +72,9 @@ def prepare(
         if index is not None and index.get("audio") == sources(index["left_out"]):
             continue
         part = replace(corpus, utterances=tuple(clips[number]), rejections=())
-        inspection = inspect_corpus(part, limits, workers=data.num_workers)
-        left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in inspection.rejections]
-        encoded = _encoded(inspection.accepted, preparation)
+        part = inspect_corpus(part, limits, workers=data.num_workers)
+        left_out = [(clip.id, f"{clip.reason}: {clip.detail}") for clip in part.rejections]
+        encoded = _encoded(part.utterances, preparation)
         count = write_shard(output, number, shards, dvae, encoded, left_out, sources(left_out))
         tell(f"Shard {number} of {shards}: {counted(count, 'clip')}, {len(left_out)} left out")
     if missing := merge(output, shards, dvae):

@@ -44,7 +44,7 @@ def best_of(function: Callable, repeats: int) -> float:
 
 def input_pipeline(folder: Path, repeats: int) -> list[str]:
     """Times the reading of `REPEATED_CLIPS` clips into padded batches, without a cache; returns a table row."""
-    accepted = inspect_corpus(load_corpus(folder)).accepted
+    accepted = inspect_corpus(load_corpus(folder)).utterances
     chosen = [accepted[i % len(accepted)] for i in range(REPEATED_CLIPS)]
     clips = [replace(one, tokens=(4, 5, 6)) for one in chosen]
     order = BatchOrder([clip.num_samples for clip in clips], [3] * len(clips), 16, 8, seed=0)

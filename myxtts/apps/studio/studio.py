@@ -60,7 +60,7 @@ class Studio:
         if not (folder := self.data.place(folder)):
             raise PageError("no_folder")
         found, leakage = check_data(folder, language=language)
-        if not found.accepted:  # it may be any file of the machine, so the report must not quote it
+        if not found.utterances:  # it may be any file of the machine, so the report must not quote it
             found = replace(found, rejections=[replace(one, id="", detail="") for one in found.rejections])
         return summarize(found) + (f"\nleakage: {leakage}" if leakage else "")
 

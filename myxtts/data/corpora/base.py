@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from myxtts.config.checks import UNPRINTABLE, counted
+from myxtts.config.checks import UNPRINTABLE, counted, printable
 from myxtts.config.rates import MODEL_SAMPLE_RATE
-from myxtts.data.corpora.folder import MAX_NAME_CHARACTERS, ClipRefused, CorpusFolder, is_name, parts_to_id, printable
+from myxtts.data.corpora.folder import MAX_NAME_LENGTH, ClipRefused, CorpusFolder, is_name, parts_to_id, relative_path
 from myxtts.storage.speakers import composed
 from myxtts.text.languages import get_language
 
@@ -56,13 +56,32 @@ class Finding:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Content of a data set in the folder `root`; `format` is the name of its `CorpusFormat`."""
+    """Content of a data set in the folder `root`; `format` is the name of its `CorpusFormat`. `warnings` are about
+    `utterances`, and empty until `inspect_corpus` has read the audio."""
 
     root: Path
     format: str
     utterances: tuple[Utterance, ...]
     rejections: tuple[Finding, ...]
     notes: tuple[str, ...]
+    warnings: tuple[Finding, ...] = ()
+
+    @property
+    def given(self) -> int:
+        """Number of clips in the data set, accepted or rejected."""
+        return len(self.utterances) + len(self.rejections)
+
+    def finding(self, clip: Utterance, reason: str, detail: str) -> Finding:
+        """Creates the `Finding` of a problem with the clip's audio file or its text."""
+        return Finding(clip.id, clip.line, relative_path(Path(clip.wav_path), self.root), reason, detail)
+
+    def encoded(self, encode: Callable[[str, str], tuple[Sequence[int], str | None]]) -> Self:
+        """Encodes the texts of the clips to token ids, and returns a copy of the corpus with these ids.
+        `encode(text, language)` must return `(ids, reason)`. If `reason` is not None, the clip is rejected."""
+        results = [(clip, *encode(clip.text, clip.language)) for clip in self.utterances]
+        refused = [self.finding(clip, "text not usable", fault) for clip, _, fault in results if fault]
+        accepted = tuple(replace(clip, tokens=tuple(ids)) for clip, ids, fault in results if not fault)
+        return replace(self, utterances=accepted, rejections=(*self.rejections, *refused))
 
 
 class Place(NamedTuple):
@@ -139,7 +158,7 @@ class Reading:
         try:
             yield
         except ClipRefused as refused:
-            name, path = printable(name[:MAX_NAME_CHARACTERS]), self.folder.relative(refused.path or path)
+            name, path = printable(name[:MAX_NAME_LENGTH]), self.folder.relative(refused.path or path)
             self.rejections.append(Finding(name, line, path, refused.reason, refused.detail))
 
     def add(

@@ -17,7 +17,7 @@ from myxtts.config.checks import UNPRINTABLE, UserError, printable, read_bounded
 MAX_LIST_BYTES = 256 * 2**20
 MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
-MAX_NAME_CHARACTERS = 512
+MAX_NAME_LENGTH = 512
 """Maximum length of ids, speaker names and languages."""
 
 
@@ -197,7 +197,7 @@ class CorpusFolder:
         computer. In this case, leading folders are removed until the rest is a file's path in a `searched` folder.
         """
         if not is_name(name):
-            detail = f"The id has over {MAX_NAME_CHARACTERS} characters, or control or direction characters."
+            detail = f"The id has over {MAX_NAME_LENGTH} characters, or control or direction characters."
             raise ClipRefused("bad id", detail)
         name, first = name.replace("\\", "/"), []
         if climbs := ".." in name.split("/"):  # perhaps back into the data set, or to an audio root
@@ -303,8 +303,8 @@ def audio_keys(name: str, kinds: Sequence[str] = AUDIO_EXTENSIONS) -> list[str]:
 
 
 def is_name(text: str) -> bool:
-    """Returns whether `text` can be a name: printable, and at most `MAX_NAME_CHARACTERS` long."""
-    return len(text) <= MAX_NAME_CHARACTERS and not UNPRINTABLE.search(text)
+    """Returns whether `text` can be a name: printable, and at most `MAX_NAME_LENGTH` long."""
+    return len(text) <= MAX_NAME_LENGTH and not UNPRINTABLE.search(text)
 
 
 def file_key(name: str) -> str:

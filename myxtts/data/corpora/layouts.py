@@ -154,7 +154,8 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
         return
     if is_split:
         place = _with_language(reading, place)
-        if not all(tables.names_text(reading, lists[path]) for path in (*training, *roles["validation"][:1])):
+        used = [lists[path] for path in (*training, *roles["validation"][:1])]
+        if any(table.header_line is not None and table.is_guess for table in used):  # a header without a text column
             return
     training = training or [path for path in lists if len(lists) == 1 or not is_held_out(path)]
     if len(training) != 1:

@@ -43,7 +43,8 @@ class Table(NamedTuple):
     """List of clips in the file `path`. The audio files are in the folders `audio_places`.
 
     If `dialect` is None, each line is a JSON object. In `columns`, None stands for an unused column. `header_line` is
-    the index of the header. `is_guess` is True if the columns were guessed from their content.
+    the index of the header. `is_guess` is True if the columns or, below a header, the text column were guessed from
+    their content.
     """
 
     path: Path
@@ -181,21 +182,13 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     letters = [sum(map(str.isalpha, "".join(others[1:]))) for others in cells]
     columns = [None if name == "id" else name for name in names_to_columns([others[0] for others in cells])]
     columns[column] = "id"
-    if {"text", "normalized"}.isdisjoint(columns):
+    if is_guess := {"text", "normalized"}.isdisjoint(columns):
         unknown = [k for k, name in enumerate(columns) if name is None]
         if not unknown:
             raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
         columns[max(unknown, key=letters.__getitem__)] = "text"
     header_line = next(index for index, line in enumerate(lines) if dialect.split(line) == rows[0])
-    return _located(reading, place, path, dialect, tuple(columns), header_line)
-
-
-def names_text(reading: Reading, table: Table) -> bool:
-    """Returns whether a list has no header, or a header that names its text column."""
-    if table.dialect is None or table.header_line is None:
-        return True
-    header = reading.folder.read_lines(table.path)[table.header_line]
-    return not {"text", "normalized"}.isdisjoint(names_to_columns(table.dialect.split(header)))
+    return _located(reading, place, path, dialect, tuple(columns), header_line, is_guess)
 
 
 def plain_table(reading: Reading, place: Place, path: Path, separator: str | None = None) -> Table:

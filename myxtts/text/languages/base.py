@@ -1,6 +1,5 @@
 """The class `Language`, which describes one language, and helper functions for the language modules."""
 
-import importlib
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,10 +7,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import pairwise
 from operator import methodcaller
-from types import ModuleType
 from typing import Any, Literal
 
-from myxtts.config.checks import needing, read_toml
+from myxtts.config.checks import read_toml
 from myxtts.text.numbers import REFUSALS, Num2Words, SpelledNumbers, number_to_words, spell_number
 
 
@@ -79,17 +77,10 @@ def table(entries: str) -> dict[str, str]:
     return words
 
 
-def import_extra(module: str, purpose: str) -> ModuleType:
-    """Imports a module of an optional package: `import_extra("hangul_romanize", "Korean text")`.
-    If the package is not installed, raises `UserError` with the `purpose` and the command that installs it."""
-    package = module.partition(".")[0].replace("_", "-")
-    install = f'pip install {package}, or for all languages: pip install "myxtts[languages]"'
-    with needing(f"{purpose} needs the package {package}. Install it with: {install}"):
-        return importlib.import_module(module)
-
-
 DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name in ("languages", "readings", "marks"))
 """Parsed TOML files: fields of each `Language`, rules for `Language.write_out`, and variants of each ASCII mark."""
+EXTRA = '{} needs: pip install {}, or for all languages: pip install "myxtts[languages]"'
+"""Error message for packages that are not installed: `EXTRA.format("Korean text", "hangul-romanize")`."""
 _MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _CLOSING = "\"'”’»“"
 _SHARED_STOP = rf"(?<!\w)(?:{{may_end}})\.[{_CLOSING}]*(?=\s+(?:{{first_words}})(?![\w.-]))"

@@ -6,7 +6,8 @@ import unicodedata
 from functools import cache
 from typing import Any
 
-from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
+from myxtts.config.checks import needing
+from myxtts.text.languages.base import DESCRIPTIONS, EXTRA, described
 from myxtts.text.numbers import number_to_words
 
 _PERSIAN_CHARACTERS = str.maketrans(*DESCRIPTIONS["fa"]["normalize"])
@@ -27,8 +28,10 @@ def persian_cardinal(number: int) -> str:
 
 @cache
 def _cutlet() -> Any:
-    import_extra("unidic_lite", "Japanese text")
-    return import_extra("cutlet", "Japanese text").Cutlet()
+    with needing(EXTRA.format("Japanese text", "cutlet unidic-lite")):
+        import unidic_lite  # noqa: F401  the dictionary that cutlet uses
+        from cutlet import Cutlet
+    return Cutlet()
 
 
 def japanese_to_romaji(text: str) -> str:
@@ -45,8 +48,10 @@ def hangul_to_latin(text: str) -> str:
 
     안녕하세요 becomes `"annyeonghaseyo"`. Raises `UserError` if hangul-romanize is missing.
     """
-    package, rule = (import_extra(f"hangul_romanize{part}", "Korean text") for part in ("", ".rule"))
-    return package.Transliter(rule.academic).translit(text)
+    with needing(EXTRA.format("Korean text", "hangul-romanize")):
+        from hangul_romanize import Transliter
+        from hangul_romanize.rule import academic
+    return Transliter(academic).translit(text)
 
 
 PERSIAN = described("fa", normalize=normalize_persian, cardinal=persian_cardinal)

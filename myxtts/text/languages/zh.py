@@ -8,7 +8,8 @@ a number or date replace the first occurrence of its characters in the text, eve
 import re
 from collections.abc import Callable
 
-from myxtts.text.languages.base import DESCRIPTIONS, described, import_extra
+from myxtts.config.checks import needing
+from myxtts.text.languages.base import DESCRIPTIONS, EXTRA, described
 
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?)")
 _DIGITS = "零一二三四五六七八九"
@@ -91,7 +92,8 @@ def chinese_to_pinyin(text: str) -> str:
 
     你好 becomes `"ni3hao3"`. The first of several readings is used. Raises `UserError` if pypinyin is missing.
     """
-    pypinyin = import_extra("pypinyin", "Chinese text")
+    with needing(EXTRA.format("Chinese text", "pypinyin")):
+        import pypinyin
     syllables = pypinyin.pinyin(text, style=pypinyin.Style.TONE3, heteronym=False, neutral_tone_with_five=True)
     return "".join(readings[0] for readings in syllables)
 
