@@ -122,30 +122,30 @@ def test_myxtts_lists_its_commands_and_refuses_others(capsys):
     assert "sing is not a command" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["out.wav", "out.flac", "deep/../out.ogg"])
-def test_full_disk_is_an_error_message_with_the_file_and_a_hint(tmp_path, capsys, name):
+@pytest.mark.parametrize("share", [0, 0.5, 0.999])
+@pytest.mark.parametrize("name", ["out.wav", "out.flac", "out.mp3", "deep/../out.ogg"])
+def test_full_disk_is_an_error_message_with_the_file_and_a_hint(tmp_path, capsys, name, share):
     (tmp_path / "deep").mkdir()
-    path = tmp_path / name
+    path, samples = tmp_path / name, np.random.default_rng(0).uniform(-1, 1, 24000)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    write_audio(path, samples, 24000)
+    whole = path.read_bytes()
 
     @exits_with_sentence
     def write(argv=None):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * len(whole)), limits[1]))
         try:
-            write_audio(path, np.random.default_rng(0).uniform(-1, 1, 24000), 24000)
+            write_audio(path, samples, 24000)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
     reported = sentence_of(capsys, write)
     way_out = "Free disk space or choose another place, and run the same command again."
     assert reported == f"Error: {path} cannot be written: File too large. {way_out}"
-    assert [one.name for one in tmp_path.iterdir()] == ["deep"]
-
-
-def test_full_device_is_an_error_message_with_its_name(tmp_path, capsys):
-    (tmp_path / "out.wav").symlink_to("/dev/full")
-    reported = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(tmp_path / "out.wav", np.ones(9), 24000)))
-    assert f"{tmp_path}/out.wav " in reported and "No space left on device" in reported
+    assert path.read_bytes() == whole and len(list(tmp_path.iterdir())) == 2
+    (full := tmp_path / "full.wav").symlink_to("/dev/full")
+    reported = sentence_of(capsys, exits_with_sentence(lambda _: write_audio(full, np.ones(9), 24000)))
+    assert f"{full} " in reported and "No space left on device" in reported
 
 
 def test_train_main_ends_with_code_2_and_without_a_traceback(tmp_path):

@@ -1,10 +1,12 @@
-"""Writing audio files, and encoding audio while it is generated."""
+"""Writing audio files, and encoding audio while it is generated.
 
-import io
-import signal
-import struct
-import threading
-from contextlib import closing, contextmanager
+libsndfile writes to file descriptors. It would write to Python's files in callbacks, which lose exceptions and Ctrl-C.
+"""
+
+import errno
+import os
+import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +16,20 @@ import soxr
 from myxtts.audio.files import MPEG_BITRATES, AudioError, to_int16
 from myxtts.storage.files import AnyPath, write_whole
 
-_OF_SUFFIX = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
-_OF_STREAM = dict(wav=_OF_SUFFIX[".wav"], flac=_OF_SUFFIX[".flac"], mp3=("MP3", "MPEG_LAYER_III"), opus=("OGG", "OPUS"))
-OPEN_LENGTH = 0xFFFFFFFF
-"""Length in the WAV header of a stream whose length is not known; players and `read_audio` accept it."""
+_FORMATS = {".wav": ("WAV", "PCM_16"), ".flac": ("FLAC", "PCM_16"), ".mp3": ("MP3", None), ".ogg": ("OGG", "VORBIS")}
+_SUFFIXES = tuple(_FORMATS)
+_FORMATS |= {".opus": ("OGG", "OPUS"), ".pcm": ("RAW", "PCM_16")}
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats that can be streamed before the length is known. FLAC is excluded, because readers need the length."""
 _BLOCK_SAMPLES = 2**14
+_DISK_ERRORS = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE
 
 
 def check_suffix(path: AnyPath) -> str:
     """Returns the lower-case suffix of `path`. Raises `AudioError` if `write_audio` does not support it."""
     suffix = Path(path).suffix.lower()
-    if suffix not in _OF_SUFFIX:
-        known = ", ".join(_OF_SUFFIX)
+    if suffix not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
         raise AudioError(path, "unsupported", f"the suffix must be one of {known}. Received: {suffix or 'none'}.")
     return suffix
 
@@ -39,6 +41,7 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
     Samples are clipped to `[-1, 1]`. Raises `AudioError` if `samples` is empty or not finite, if the folder does not
     exist, or if the format is unknown or does not support `sample_rate`.
     """
+    check_suffix(path)
     samples = np.asarray(samples, np.float32)
     if samples.ndim != 1:
         raise ValueError(f"samples must have the shape (S,), one channel. Received: {samples.shape}.")
@@ -46,64 +49,28 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
         raise AudioError(path, "no audio", "there are no samples to write.")
     if not Path(path).parent.is_dir():
         raise AudioError(path, "no folder", f"the folder {Path(path).parent} does not exist; create it first.")
-    with write_whole(path) as temporary, closing(AudioFile(temporary, path, sample_rate, from_rate)) as file:
+    with write_whole(path) as temporary, AudioFile(temporary, path, sample_rate, from_rate) as file:
         file.write(samples)
 
 
-@contextmanager
-def _uninterrupted():
-    """Postpones Ctrl-C and SIGTERM during a `with` block, because cffi discards exceptions raised in its callbacks."""
-    waiting, is_main = [], threading.current_thread() is threading.main_thread()
-    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()  # other threads are not interrupted
-    before = {number: signal.signal(number, lambda *received: waiting.append(received)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler or signal.SIG_DFL)
-        for number, _ in waiting:
-            signal.raise_signal(number)
-
-
-class _Disk:
-    """File for libsndfile. Stores the first exception of a write, because libsndfile would hide the exception."""
-
-    def __init__(self, path):
-        self._file, self.error = open(path, "wb", buffering=0), None
-        self.seek, self.tell, self.close = self._file.seek, self._file.tell, self._file.close
-
-    def write(self, content):
-        """Writes `content`, unless a write has failed. Always returns `len(content)`, so that libsndfile continues."""
-        left = memoryview(content)
-        while left and not self.error:
-            try:
-                left = left[self._file.write(left) :]
-            except BaseException as error:
-                self.error = error
-        return len(content)
-
-    def check(self):
-        """Raises the first exception raised in a write, if any."""
-        if self.error:
-            raise self.error
-
-
 class AudioFile:
-    """Mono audio file that is written in parts. If the process is killed, the written parts remain.
+    """Mono audio file that is written in parts, in a `with` block. If the process is killed, the written parts remain.
 
-    `place` is the path to write to, e.g. of a temporary file. `path` is the final path, for error messages; its suffix
-    selects the format. WAV and FLAC have 16 bits. If `from_rate` is not None, `write` resamples from `from_rate` to
-    `sample_rate` (in Hz). Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
+    `place` is the path to write to, e.g. of a temporary file, or an open descriptor. `path` is the final path: its
+    suffix selects the format, and errors name it. WAV and FLAC have 16 bits. If `from_rate` is not None, `write`
+    resamples from `from_rate` to `sample_rate` (in Hz). `options` are those of `soundfile.SoundFile`. Raises
+    `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
     """
 
-    def __init__(self, place: AnyPath, path: AnyPath, sample_rate: int, from_rate: int | None = None):
-        self.path, self.num_samples, self._resampler = path, 0, _resampler(from_rate, sample_rate)
-        (container, subtype), self._disk = _OF_SUFFIX[check_suffix(path)], _Disk(place)
+    def __init__(self, place: AnyPath | int, path: AnyPath, sample_rate: int, from_rate: int | None = None, **options):
+        self.path, self.num_samples, is_same_rate = path, 0, from_rate in (None, sample_rate)
+        self._resampler = None if is_same_rate else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")
+        container, subtype = _FORMATS[Path(path).suffix.lower()]
+        place = place if isinstance(place, int) else os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
-            with _uninterrupted():
-                self._file = soundfile.SoundFile(self._disk, "w", sample_rate, 1, subtype, format=container)
+            with _disk_errors():
+                self._file = soundfile.SoundFile(place, "w", sample_rate, 1, subtype, format=container, **options)
         except soundfile.LibsndfileError as error:
-            self._disk.close()
             raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
         if container == "WAV":  # SFC_SET_UPDATE_HEADER_AUTO: each write updates the length in the header
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
@@ -116,25 +83,35 @@ class AudioFile:
         # Rounding is done here, because libsndfile rounds a few samples differently.
         samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
         for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
-            with _uninterrupted():
+            with _disk_errors():
                 self._file.write(samples[first : first + _BLOCK_SAMPLES])
         self.num_samples += len(samples)
-        self._disk.check()
 
-    def close(self) -> None:
-        """Writes the samples that the resampler still contains, and closes the file."""
-        with _uninterrupted(), closing(self._disk), closing(self._file):
-            self.write(np.zeros(0, np.float32), last=True)
-        self._disk.check()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        """Closes the file. Unless an exception has left out samples, first writes those that the resampler contains."""
+        try:
+            if kind is None:
+                self.write(np.zeros(0, np.float32), last=True)
+        finally:
+            # `SoundFile.close` waits for the disk and, after a signal, closes twice. Its `__del__` would lose a signal.
+            with _disk_errors():
+                fields = vars(self._file)
+                handle, fields["_file"], self._file = fields["_file"], None, None
+                soundfile._snd.sf_close(handle)
 
 
-def _resampler(from_rate, to_rate):
-    return None if from_rate in (None, to_rate) else soxr.ResampleStream(from_rate, to_rate, 1, dtype="float32")
-
-
-class _Buffer(io.BytesIO):
-    def close(self):
-        """Does nothing: garbage collection may call `close` while the sound file still has to write to the buffer."""
+@contextmanager
+def _disk_errors():
+    """Raises an `OSError` if a write fails in a `with` block: libsndfile hides the reason, and some errors."""
+    soundfile._ffi.errno = 0
+    try:
+        yield
+    finally:
+        if (number := soundfile._ffi.errno) in _DISK_ERRORS:
+            raise OSError(number, os.strerror(number))
 
 
 class SoundEncoder:
@@ -151,48 +128,36 @@ class SoundEncoder:
     def __init__(self, sound_format: str, sample_rate: int, is_open: bool, from_rate: int | None = None):
         if sound_format not in OPEN_FORMATS and (is_open or sound_format != "flac"):
             raise ValueError(f"sound_format must be one of {', '.join(OPEN_FORMATS)}. Received: {sound_format}.")
-        self.sound_format, self.sample_rate, self.is_open = sound_format, sample_rate, is_open
-        self._resampler = _resampler(from_rate, sample_rate)
-        self._buffer, self._given, self._file = _Buffer(), 0, None
-        if sound_format == "wav" and is_open:
-            form = struct.pack("<HHIIHH", 1, 1, sample_rate, 2 * sample_rate, 2, 16)
-            chunks = struct.pack("<4sI4s4sI", b"RIFF", OPEN_LENGTH, b"WAVE", b"fmt ", len(form))
-            self._buffer.write(chunks + form + struct.pack("<4sI", b"data", OPEN_LENGTH))
-        elif sound_format in _OF_STREAM:
-            container, subtype = _OF_STREAM[sound_format]
-            # With a constant bit rate, readers can compute the length of an MP3 stream.
-            rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
-            with _uninterrupted():
-                self._file = soundfile.SoundFile(self._buffer, "w", sample_rate, 1, subtype, format=container, **rate)
-            if sound_format == "opus" and is_open:  # pages of 50 ms; by default libsndfile collects 1 s of audio
-                soundfile._snd.sf_command(self._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
+        self.sound_format, self.sample_rate, self.is_open, self._given = sound_format, sample_rate, is_open, 0
+        # With a constant bit rate, readers can compute the length of an MP3 stream.
+        rate = dict(bitrate_mode="CONSTANT", compression_level=0.5) if sound_format == "mp3" else {}
+        with open(os.memfd_create("audio"), "w") if hasattr(os, "memfd_create") else tempfile.TemporaryFile() as file:
+            self._place = os.dup(file.fileno())  # libsndfile closes its own descriptor
+        self._file = AudioFile(self._place, f"stream.{sound_format}", sample_rate, from_rate, **rate)
+        if sound_format == "opus" and is_open:  # pages of 50 ms; by default libsndfile collects 1 s of audio
+            soundfile._snd.sf_command(self._file._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
-    def add(self, samples: np.ndarray, last: bool = False) -> bytes:
-        """Encodes samples `(S,)`, clipped to [-1, 1]. If `is_open`, returns new bytes. `last` flushes the resampler."""
-        if self._resampler:
-            samples = self._resampler.resample_chunk(samples, last=last)
-        if self._file:
-            with _uninterrupted():
-                self._file.write(to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1))
-        else:
-            self._buffer.write(to_int16(samples).tobytes())
+    def add(self, samples: np.ndarray) -> bytes:
+        """Encodes samples `(S,)`, clipped to [-1, 1]. If `is_open`, returns new bytes. Raises `AudioError` for NaN."""
+        self._file.write(samples)
         return self._new() if self.is_open else b""
 
     def end(self) -> bytes:
         """Finishes the file. If `is_open`, returns the bytes that `add` has not returned; otherwise the whole file."""
-        content = self.add(np.zeros(0, np.float32), last=True)
-        if self._file:
-            with _uninterrupted():
-                self._file.close()
-        return content + self._new()
+        with open(os.dup(self._place), "rb", buffering=0) as file:  # libsndfile closes its own descriptor
+            with self._file:
+                self._place = file.fileno()
+            return self._new()
 
     def _new(self):
-        content = self._buffer.getbuffer()
-        if self.sound_format == "mp3" and self.is_open and not self._given:
-            if len(content) < 4:
-                return b""
+        size = os.fstat(self._place).st_size
+        is_start = self.is_open and size and not self._given
+        if is_start and self.sound_format == "mp3":
             # Skip the first frame: it has no audio, only the length, which is not yet known.
-            self._given = 72_000 * MPEG_BITRATES[2][(content[2] >> 4) - 1] // self.sample_rate + (content[2] >> 1 & 1)
-        new = bytes(content[self._given :])
+            third = os.pread(self._place, 1, 2)[0]
+            self._given = 72_000 * MPEG_BITRATES[2][(third >> 4) - 1] // self.sample_rate + (third >> 1 & 1)
+        new = os.pread(self._place, max(0, size - self._given), self._given)
         self._given += len(new)
+        if is_start and self.sound_format == "wav":  # players and `read_audio` accept these as an unknown length
+            return new[:4] + 4 * b"\xff" + new[8:40] + 4 * b"\xff" + new[44:]
         return new

@@ -156,7 +156,7 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
         with progress_bar("speaking", "sentence") as progress, write_whole(arguments.output, partial) as place:
             options = dict(**options, **check, progress=progress)
             sentences = synthesizer.sentences([text], [voice], [arguments.language], **options)
-            with closing(sentences), closing(AudioFile(place, arguments.output, rate, synthesizer.sample_rate)) as file:
+            with closing(sentences), AudioFile(place, arguments.output, rate, synthesizer.sample_rate) as file:
                 for piece, samples in sentences:
                     file.write(samples)
                     spoken.pieces += (piece,)
