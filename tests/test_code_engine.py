@@ -139,8 +139,7 @@ def test_codes_are_the_same_compiled(gpt, alone, monkeypatch):
     first = engine.open(TEXTS[2], voice_latents(2), SAMPLED, 3, 2)
     engine.finish([first])
     assert first.codes == alone[2][0]
-    # Batches are padded to these shapes, so that no other graph is traced.
-    assert engine.steps.num_traces == 1
+    assert engine.steps.num_traces == 1  # batches are padded to these shapes, so that no other graph is traced
 
 
 @on_logical_devices

@@ -124,8 +124,7 @@ def test_rate_speed_and_subtitles(argv):
     assert times == sorted(times) and times[0] == "00:00:00,000"
     minutes, seconds = times[-1].split(":")[1:]
     assert 60 * int(minutes) + float(seconds.replace(",", ".")) == pytest.approx(one.duration, abs=0.01)
-    # Pauses stay; what is spoken takes half the time.
-    assert 0.4 * one.duration < other.duration < 0.8 * one.duration
+    assert 0.4 * one.duration < other.duration < 0.8 * one.duration  # pauses stay; what is spoken takes half the time
 
 
 def test_stream_writes_the_same_audio_to_standard_output_unless_it_is_a_terminal(argv, capfdbinary, monkeypatch):

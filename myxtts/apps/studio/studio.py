@@ -71,9 +71,8 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. Clips without a language label count as `before`,
-        the selected language. If `before` is the most common, the language is detected from the texts instead. If
-        the language found is not supported, or the clips cannot be read, returns `before`."""
+        """Returns the most common language of the clips in `folder`. If most have no label (they count as `before`), it
+        is detected from the texts. Returns `before` if it is not supported or the clips cannot be read."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
