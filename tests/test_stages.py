@@ -233,6 +233,5 @@ def test_learning_rate_rises_then_follows_half_a_cosine():
     assert rates[55] == pytest.approx(2.0 * (0.1 + 0.9 * 0.5))
     assert rates[100:] == pytest.approx([0.2] * 11)
     assert (np.diff(rates[10:101]) < 0).all()
-    # Warm-up takes at most a tenth of the stage; a stage of a few steps has none.
-    assert rate(9, 1.0, 100, 1000, 0.1) == 1.0
+    assert rate(9, 1.0, 100, 1000, 0.1) == 1.0  # warm-up takes at most a tenth of a stage; a few steps have none
     assert rate(0, 1.0, 1, 200, 0.1) == 1.0
