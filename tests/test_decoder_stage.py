@@ -173,7 +173,7 @@ class Listener(Recorder):
 def train(dataset, foundations, config, stop_after=None):
     with untraced():
         trainer = XTTSTrainer(config, stage="decoder", foundations=foundations)
-        assert trainer.train_step.phase == trainer.stage.phase(1, 1), "for measurements without training"
+        assert trainer.train_step.phase == trainer.stage.phase(999, 1000), "for measurements without training"
         recorder = Listener(trainer, stop_after)
         recorder.discriminators = {}
         trainer.train(dataset, [recorder])
@@ -206,7 +206,8 @@ def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, t
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)
     assert [trainer.stage.phase(step, 4) for step in range(4)] == ["spectral"] * 2 + ["adversarial"] * 2
-    # Discriminators are not trained while the decoder learns from spectral losses only.
+    acting = [[one.name for one in trainer.train_step.acting(phase)] for phase in ("spectral", "judging")]
+    assert acting == [[""], ["discriminator"]], "the discriminators are trained alone, or with the decoder"
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
     assert reported.losses[2]["adversarial"] == 0.0 < reported.losses[3]["adversarial"]
@@ -265,7 +266,7 @@ def test_warnings_say_what_to_change():
     stage = DecoderStage(run_config(), dict.fromkeys(FOUNDATIONS))
     stage.discriminators = type("Two", (), {"parts": [None, None]})()
     assert not [*stage.advise({"mel": 1.0, "discriminator/loss": 3.9}), *stage.advise({"mel": 1.0})]
-    (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.1})
-    assert "0.100" in won and "4)" in won and "decoder.feature_weight" in won
+    (won,) = stage.advise({"mel": 0.9, "discriminator/loss": 0.0})
+    assert "0.000" in won and "4)" in won and "decoder.feature_weight" in won
     (fallen,) = stage.advise({"mel": 1.5, "discriminator/loss": 3.9})
     assert "from 0.900 to 1.500" in fallen and "--lr" in fallen

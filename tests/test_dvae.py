@@ -77,8 +77,7 @@ def test_dead_codes_move_and_living_ones_stay(quantizer):
     np.testing.assert_array_equal(after[[0, 1, 4]], before[[0, 1, 4]])
     np.testing.assert_array_equal(after[[2, 3]], candidates[[2, 3]])
     np.testing.assert_array_equal(sizes[[0, 1, 4]], [4.0, 2.0, 3.0])
-    # In use at first, with a sum and size that agree with its vector.
-    assert (sizes[[2, 3]] > 1.5).all()
+    assert (sizes[[2, 3]] > 1.5).all()  # in use at first, with a sum and size that agree with its vector
     np.testing.assert_allclose(to_numpy(quantizer.codebook_sum)[2], after[2] * sizes[2])
 
 

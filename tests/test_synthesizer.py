@@ -135,8 +135,7 @@ def test_long_text_is_spoken_in_pieces_that_fit_the_model(synthesizer, voice, bi
     for one, after in zip(speech.pieces, (*speech.pieces[1:], None)):
         sound = speech.samples[round(one.start_seconds * 22050) : round(one.end_seconds * 22050)]
         assert len(sound) == 1024 * len(one.codes) and sound.all()
-        # No discontinuity at the edges next to silence.
-        assert abs(sound[0]) < 0.01 and abs(sound[-1]) < 0.01
+        assert abs(sound[0]) < 0.01 and abs(sound[-1]) < 0.01  # no discontinuity at the edges next to silence
         assert after is None or after.start_seconds > one.end_seconds
 
 

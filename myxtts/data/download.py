@@ -62,6 +62,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
                 for entry in corpus.iterdir():
                     shutil.move(entry, new)
             if folder.exists():
+                (folder / ".DS_Store").unlink(missing_ok=True)
                 folder.resolve().rmdir()  # fails if the folder is no longer empty
         part.unlink()
     except UserError:

@@ -9,6 +9,7 @@ import platform
 import re
 import resource
 import shutil
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -96,7 +97,9 @@ def resident_bytes() -> int:
 def peak_resident_bytes() -> int:
     """Returns the peak resident memory (RSS) of this process in bytes, since its start or the last `reset_peak`."""
     counted = re.search(r"VmHWM:\s*(\d+)", _text(Path("/proc/self/status")) or "")
-    return 1024 * int(counted[1] if counted else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    if counted:
+        return 1024 * int(counted[1])
+    return (1 if sys.platform == "darwin" else 1024) * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def reset_peak() -> int:

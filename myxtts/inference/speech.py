@@ -1,6 +1,7 @@
 """Inputs and results of synthesis: voices, and speech with its codes and times. Imports no TensorFlow."""
 
 import base64
+import html
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -153,8 +154,9 @@ class Spoken:
         blocks = []
         for number, piece in enumerate(self.pieces, 1):
             times = f"{_clock(piece.start_seconds)} --> {_clock(piece.end_seconds)}"
-            times = times.replace(",", ".") if web else times
-            blocks.append(f"{number}\n{times}\n{' '.join(piece.text.split())}\n")
+            text = " ".join(piece.text.split())
+            times, text = (times.replace(",", "."), html.escape(text, quote=False)) if web else (times, text)
+            blocks.append(f"{number}\n{times}\n{text}\n")
         return "WEBVTT\n\n" * web + "\n".join(blocks)
 
 

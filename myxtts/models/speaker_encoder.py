@@ -21,7 +21,7 @@ class BatchNormalization(keras.layers.BatchNormalization):
     So means are computed axis by axis (Higham 1993, "The accuracy of floating point summation"). Variances are computed
     from deviations from the mean (Chan, Golub and LeVeque 1983, "Algorithms for computing the sample variance").
 
-    With `training=True`, a call uses the statistics of the batch and updates the moving statistics.
+    With `training=True`, a trainable layer uses the statistics of the batch and updates the moving statistics.
     """
 
     def __init__(self, channels: int, **kwargs):

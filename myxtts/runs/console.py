@@ -159,7 +159,7 @@ class RunConsole(RunListener):
         self._say(f"Estimated time for the whole run: {tqdm.format_interval(left)}, until {ends}{how}")
 
     def on_stage(self, stage: str, order):
-        self._began = time.monotonic()
+        self._began, self._peak = time.monotonic(), max(self._peak, peak_resident_bytes())
         shapes = counted(len(order.shapes), "shape")
         self._say(f"Padding: {100 * order.padding_share():.1f}% of the batches' samples, {shapes}")
 
@@ -217,7 +217,7 @@ class RunConsole(RunListener):
             self._bar.set_postfix_str(losses_text({name: losses[name] for name in list(losses)[:3]}))
         total, lines = self._start.total_steps, timing_lines(timing)
         # Losses that are not part of the current phase are zero, as are most counts of skipped steps.
-        always = ("loss", "gradient_norm", "learning_rate")
+        always = ("loss", "discriminator/loss", "gradient_norm", "learning_rate")
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
         if lines:

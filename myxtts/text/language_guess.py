@@ -14,7 +14,7 @@ _MOST_LETTERS = 100_000
 _FEW_LETTERS = 300  # a text with at most this many letters may lack the letters that only its language has
 _FOREIGN_SHARE = 0.3  # maximum fraction of letters in other scripts: names and quotations
 _LATIN_SHARE = 0.5  # minimum fraction for Latin languages: texts in other scripts have many long Latin names
-_LATIN_NAME = re.compile(r"\b[A-Z]\w*")  # may be most of a text in another script
+_LATIN_NAME = re.compile("(?<![A-Za-z])[A-Z][A-Za-z]*")  # texts in other scripts may consist largely of such names
 _OWN_SHARE = 0.005
 _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 """`_MOST_TEXTS` is the maximum number of texts that `identify_language` uses. `OF_A_CORPUS` and `OF_A_SENTENCE` are
@@ -34,7 +34,8 @@ def guess_language(texts: Iterable[str], language: str | None, among: Collection
     except ValueError:
         return code, ""
     letters = _letters(texts)
-    if not language and _share(letters, ("LATIN",)) < 0.9:
+    has_names = not language and _share(letters, ("LATIN",)) < 1 - _FOREIGN_SHARE
+    if has_names and any(map(str.islower, filter(str.isascii, letters))):  # in capitals, every word would be a name
         letters = _letters(_LATIN_NAME.sub("", text) for text in texts) or letters
     scripts = Counter(map(_script, letters.elements()))
     least = _LATIN_SHARE if "LATIN" in expected.scripts else _FOREIGN_SHARE

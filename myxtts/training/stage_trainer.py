@@ -117,7 +117,7 @@ class StageTrainer:
             options = dict(xla=switches.xla, ema=switches.ema)
             strategy, precision = self.replicas.strategy, switches.precision
             self.train_step = TrainStep(stage.updates(), strategy, settings, precision, **options)
-        self.train_step.phase = stage.phase(1, 1)  # until training sets it: the last phase takes the most memory
+        self.train_step.phase = stage.phase(999, 1000)  # until training sets it: the last phase takes the most memory
         self.model: XTTS = stage.model
 
     @property

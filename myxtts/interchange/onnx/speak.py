@@ -8,8 +8,8 @@ read phonemes, such as `base`.
 
 From Python: `Speaker(folder).speak("Good morning.", voice="NAME")` returns
 float32 samples at `Speaker.sample_rate` Hz. A voice is a name or a WAV file.
-The modules in the folder `reading` read numbers, abbreviations and symbols
-as MyXTTS does.
+The modules in the folder `reading` read numbers, abbreviations and symbols,
+and compute noise, speed and fades, as MyXTTS does.
 """
 
 import argparse
@@ -113,9 +113,12 @@ class Speaker:
             raise ValueError(f"{path} is missing or damaged: {type(error).__name__}: {error}") from error
         if not getattr(importlib.util.find_spec("myxtts"), "origin", None):  # not installed (a folder has no origin)
             sys.path.append(str(folder / "reading"))
-        from myxtts.inference import windows
         from myxtts.text.reading import Reader
 
+        # By its path: the program may have loaded the modules of another version or of another export.
+        home = Path(__file__).resolve().parents[2] if __name__.startswith("myxtts.") else folder / "reading/myxtts"
+        spec = importlib.util.spec_from_file_location("windows", home / "inference/windows.py")
+        spec.loader.exec_module(windows := importlib.util.module_from_spec(spec))
         self.windows = windows
         self.reader = Reader(self.vocabulary.characters, self.vocabulary.cut, g2p)
 

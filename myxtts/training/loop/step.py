@@ -177,6 +177,8 @@ class TrainStep:
             for rule in self.rules:
                 rule.optimizer.learning_rate.assign(learning_rate)
             seed, acting = tf.constant(seed, tf.int32), self.acting(self.phase)
+            if not acting:
+                raise ValueError(f"No update runs in phase {self.phase!r}. Add it to the `phases` of an objective.")
             if len(batches) == 1:
                 figures = self._whole(batches[0], seed, self.phase)
             else:

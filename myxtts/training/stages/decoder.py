@@ -83,7 +83,7 @@ class DecoderStage(Stage):
         # The loss of discriminators that cannot tell recordings from generated audio.
         chance = {"hifigan": 0.5, "istft": 2.0}[self.config.model.decoder_type] * len(self.discriminators.parts)
         loss, mel = figures.get("discriminator/loss"), figures.get("mel")
-        if loss and loss < 0.05 * chance:
+        if loss is not None and loss < 0.05 * chance:
             yield (
                 f"The discriminators' loss is {loss:.3f} (guessing: {chance:g}): the decoder learns little from them. "
                 "Raise training.decoder.feature_weight or training.decoder.spectral_share, or lower --lr."

@@ -227,7 +227,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls the callbacks' `on_log` with mean losses since the last call, of finite steps (if any) in one phase."""
+        """Calls `on_log` of the callbacks with mean losses since the last call: of finite steps with the same names."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
