@@ -65,10 +65,7 @@ def log_as_before():
 
 @pytest.fixture(scope="module")
 def two_stages(tiny_yaml):
-    """Limits runs to the DVAE and GPT stages; the other stages take long.
-
-    Fixtures for all tests, such as `tiny_yaml`, are created earlier, with all stages.
-    """
+    """Limits runs to the DVAE and GPT stages. Fixtures for all tests, such as `tiny_yaml`, still have all stages."""
     from myxtts.config.stages import STAGES
 
     before = dict(STAGES)

@@ -10,7 +10,7 @@ BUDGETS = {
     "apps/evaluation": 995,
     "apps/server": 1604,
     "apps/studio": 1750,
-    "audio": 896,
+    "audio": 901,
     "bundled": 5,
     "cli": 1054,
     "config": 1398,

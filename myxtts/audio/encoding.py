@@ -22,7 +22,7 @@ _FORMATS |= {".opus": ("OGG", "OPUS"), ".pcm": ("RAW", "PCM_16")}
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats that can be streamed before the length is known. FLAC is excluded, because readers need the length."""
 _BLOCK_SAMPLES = 2**14
-_DISK_ERRORS = errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ESTALE
+_HARMLESS = 0, errno.EINTR, errno.ESPIPE, errno.ENOTTY
 
 
 def check_suffix(path: AnyPath) -> str:
@@ -70,8 +70,11 @@ class AudioFile:
         try:
             with _disk_errors():
                 self._file = soundfile.SoundFile(place, "w", sample_rate, 1, subtype, format=container, **options)
-        except soundfile.LibsndfileError as error:
+        except soundfile.LibsndfileError as error:  # libsndfile has closed the descriptor
             raise AudioError(path, "unsupported", f"{container} at {sample_rate} Hz: {error.error_string}") from error
+        except (TypeError, OverflowError):  # a rate that is no number of 32 bits
+            os.close(place)
+            raise
         if container == "WAV":  # SFC_SET_UPDATE_HEADER_AUTO: each write updates the length in the header
             soundfile._snd.sf_command(self._file._file, 0x1061, soundfile._ffi.NULL, 1)
 
@@ -91,7 +94,7 @@ class AudioFile:
         return self
 
     def __exit__(self, kind, *_):
-        """Closes the file. Unless an exception has left out samples, first writes those that the resampler contains."""
+        """Closes the file. If the block raised nothing, first writes the last samples that the resampler contains."""
         try:
             if kind is None:
                 self.write(np.zeros(0, np.float32), last=True)
@@ -110,7 +113,7 @@ def _disk_errors():
     try:
         yield
     finally:
-        if (number := soundfile._ffi.errno) in _DISK_ERRORS:
+        if (number := soundfile._ffi.errno) not in _HARMLESS:
             raise OSError(number, os.strerror(number))
 
 
@@ -138,7 +141,9 @@ class SoundEncoder:
             soundfile._snd.sf_command(self._file._file._file, 0x1302, soundfile._ffi.new("double *", 50), 8)
 
     def add(self, samples: np.ndarray) -> bytes:
-        """Encodes samples `(S,)`, clipped to [-1, 1]. If `is_open`, returns new bytes. Raises `AudioError` for NaN."""
+        """Encodes samples `(S,)`, clipped to [-1, 1]. If `is_open`, returns new bytes. Raises `ValueError` for NaN."""
+        if not np.isfinite(samples).all():  # the model's fault: no `UserError`, which HTTP clients would see as theirs
+            raise ValueError("The generated audio contains NaN or infinity.")
         self._file.write(samples)
         return self._new() if self.is_open else b""
 

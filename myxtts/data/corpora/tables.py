@@ -181,8 +181,9 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     cells = [*itertools.zip_longest(*rows, fillvalue="")]
     letters = [sum(map(str.isalpha, "".join(others[1:]))) for others in cells]
     columns = [None if name == "id" else name for name in names_to_columns([others[0] for others in cells])]
+    is_guess = {"text", "normalized"}.isdisjoint(columns)  # by the header, which may call the audio's column a text
     columns[column] = "id"
-    if is_guess := {"text", "normalized"}.isdisjoint(columns):
+    if {"text", "normalized"}.isdisjoint(columns):
         unknown = [k for k, name in enumerate(columns) if name is None]
         if not unknown:
             raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
