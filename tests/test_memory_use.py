@@ -183,7 +183,7 @@ def peak_of(traced, *tensors):
     on a busy machine, operations that hold memory may wait for one another."""
     peaks = []
     traced(*tensors)
-    for _ in range(3):
+    for _ in range(8):
         before = tf.config.experimental.get_memory_info("CPU:0")["current"]
         tf.config.experimental.reset_memory_stats("CPU:0")
         traced(*tensors)
