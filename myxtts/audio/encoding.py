@@ -22,7 +22,7 @@ _FORMATS |= {".opus": ("OGG", "OPUS"), ".pcm": ("RAW", "PCM_16")}
 OPEN_FORMATS = ("mp3", "opus", "wav", "pcm")
 """Formats that can be streamed before the length is known. FLAC is excluded, because readers need the length."""
 _BLOCK_SAMPLES = 2**14
-_HARMLESS = 0, errno.EINTR, errno.ESPIPE, errno.ENOTTY
+_HARMLESS = 0, errno.EINTR, errno.ESPIPE, errno.ENOTTY, errno.EDOM, errno.ERANGE  # the last two are of `math.h`
 
 
 def check_suffix(path: AnyPath) -> str:
