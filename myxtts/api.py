@@ -106,7 +106,7 @@ def train(config: Configuration = None, **options) -> "Run":
 
     Args:
         config: Settings, a YAML file or the name of a recipe. If `config` is None and `train_data` is given, the
-            defaults are used. If neither is given, a run in `checkpoint_dir` continues with its settings. If there is
+            defaults are used. If neither is given, the settings of the run in `checkpoint_dir` are used. If there is
             no such run, or if it was trained on the sample corpus, `sample.yaml` is used.
         options: Flags of `myxtts train` as keywords, with underscores and the same defaults: `train_data="DIR"`,
             `model_size="nano"`, `data_gpu=0`, `max_steps=2000`. They override `config`. Further keywords: `callbacks`,
@@ -203,8 +203,8 @@ def _seconds(config, start) -> dict[str, float] | str:
 
 
 def _with_texts(config, start, quiet=False, is_plan=False):
-    """Checks and returns `config`. For recordings without texts, returns the result of `transcribe` instead: settings
-    for the new clips, or a description of the work. If `data.format` is set, raises `TextsMissing` for them."""
+    """Checks and returns `config`. For recordings without texts, raises `TextsMissing` if `data.format` is set;
+    otherwise returns the result of `transcribe`: settings for new clips or (for a plan) a description of the work."""
     from myxtts.data.corpora import TextsMissing
     from myxtts.runs.setup import check_request, transcribe
 
@@ -257,7 +257,8 @@ def from_preset(folder: str | os.PathLike, accept_licence: bool = False, which: 
 
 
 def _requested(config, named, start, is_plan=False) -> XTTSConfig:
-    """Checks and returns the settings. Raises `UserError` if settings or `start` options conflict or have no effect."""
+    """Returns checked settings. Raises `UserError` if options in `config`, `named` or `start` conflict or have no
+    effect."""
     is_bare = config is None
     config = configure(config, **named)
     data, training = config.data, config.training
@@ -314,8 +315,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
 def _config_of_source(source, requested):
     """Returns the settings of the model `source` (the value of --init-from), or None if the model is on the hub.
 
-    Raises `ConfigError` if `requested` (the value of --model-size) is not None and differs from the model's size.
-    """
+    Raises `ConfigError` if `requested` (the value of --model-size) is not None and differs from the model's size."""
     from myxtts.interchange import hub  # imports NumPy, which other plans do not need
     from myxtts.storage.run_folder import read_config
 

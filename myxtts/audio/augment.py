@@ -21,8 +21,8 @@ def draw_rows(draw: Callable, shape: Sequence, *arguments: Any, share: tuple[int
     """Returns this worker's rows of a batch of random numbers. The batch is the same for any number of workers.
 
     Args:
-        draw: Stateless random function. It is called with the shape of the whole batch and with `arguments`. (Smaller
-            shapes might change the rounding, and the log of near-silent audio magnifies differences.)
+        draw: Stateless random function, called with the shape of the whole batch and with `arguments`. A smaller shape
+            could change the rounding of the numbers, and the log of near-silent audio magnifies such differences.
         shape: Shape of the result; the first dimension is the number of this worker's rows.
         share: `(index of this worker, number of workers)`. All workers have the same number of rows.
     """
@@ -55,7 +55,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:
-    """Increases speed factors `(B,)` so that no clip exceeds `room` samples. `lengths`, `(B,)`, are in samples."""
+    """Increases speed factors `(B,)` of clips that would exceed `room` samples. `lengths`, `(B,)`, are in samples."""
     return tf.maximum(speed, tf.cast(lengths, tf.float32) / tf.cast(room, tf.float32))
 
 

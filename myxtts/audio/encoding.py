@@ -1,6 +1,6 @@
 """Writing audio files, and encoding audio while it is generated.
 
-libsndfile writes to file descriptors. It would write to Python's files in callbacks, which lose exceptions and Ctrl-C.
+libsndfile writes to file descriptors. Python's file objects would need callbacks, which lose exceptions and Ctrl-C.
 """
 
 import errno
@@ -56,10 +56,10 @@ def write_audio(path: AnyPath, samples: np.ndarray, sample_rate: int, from_rate:
 class AudioFile:
     """Mono audio file that is written in parts, in a `with` block. If the process is killed, the written parts remain.
 
-    `place` is the path to write to, e.g. of a temporary file, or an open descriptor. `path` is the final path: its
-    suffix selects the format, and errors name it. WAV and FLAC have 16 bits. If `from_rate` is not None, `write`
-    resamples from `from_rate` to `sample_rate` (in Hz). `options` are those of `soundfile.SoundFile`. Raises
-    `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
+    `place`, a path (often of a temporary file) or an open descriptor, is where the file is written. `path` is the final
+    path. Its suffix selects the format, and errors name this path. WAV and FLAC have 16 bits. If `from_rate` is not
+    None, `write` resamples from `from_rate` to `sample_rate` (in Hz). `options` are those of `soundfile.SoundFile`.
+    Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath | int, path: AnyPath, sample_rate: int, from_rate: int | None = None, **options):
@@ -94,7 +94,7 @@ class AudioFile:
         return self
 
     def __exit__(self, kind, *_):
-        """Closes the file. If the block raised nothing, first writes the last samples that the resampler contains."""
+        """Closes the file. Unless the `with` block raised an error, first writes the rest of the resampled audio."""
         try:
             if kind is None:
                 self.write(np.zeros(0, np.float32), last=True)
@@ -108,7 +108,7 @@ class AudioFile:
 
 @contextmanager
 def _disk_errors():
-    """Raises an `OSError` if a write fails in a `with` block: libsndfile hides the reason, and some errors."""
+    """Context manager that raises `OSError` for failed writes; libsndfile hides the reason, and even some failures."""
     soundfile._ffi.errno = 0
     try:
         yield

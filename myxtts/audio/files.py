@@ -147,7 +147,7 @@ def _regular_file_size(path):
 
 
 def check_container(path: AnyPath) -> tuple[str, ...]:
-    """Detects the format from the first bytes, and checks lengths in the header. Returns the warnings for `Recording`.
+    """Detects the format from the first bytes, and checks lengths in the header. Returns warnings (see `Recording`).
     Raises `AudioError` if the file is missing, empty, truncated or of an unsupported format."""
     size = _regular_file_size(path)
     try:
@@ -243,7 +243,7 @@ def check_header(path: AnyPath, file: soundfile.SoundFile, is_stream: bool = Fal
 
 
 def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
-    """Raises `AudioError` if libsndfile would read only the start of an MP3 or Ogg file, e.g. of joined files."""
+    """Raises `AudioError` for an MP3 or Ogg file that libsndfile would not read to the end, such as joined files."""
     if file.format not in ("MP3", "OGG"):
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:

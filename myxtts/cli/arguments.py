@@ -32,9 +32,9 @@ class PlainParser(argparse.ArgumentParser):
         self.register("type", float, _finite)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None):
-        """Parses arguments. Raises `UserError` for an unknown flag, and suggests the nearest flag of the command or
-        its sub-commands. In the result, `given` is the set of options that occur in `args`, except those of
-        sub-commands. An option is listed under its attribute name, such as `batch_size`."""
+        """Parses arguments. Raises `UserError` for an unknown flag, and suggests the nearest flag of the command or its
+        sub-commands. The attribute `given` of the result is the set of the options in `args`, as attribute names such
+        as `batch_size`. Options of sub-commands are not in the set."""
         args = sys.argv[1:] if args is None else args
         subjects = next((one.choices for one in self._actions if isinstance(one, argparse._SubParsersAction)), {})
         used = next((subjects[one] for one in args if one in subjects), self)

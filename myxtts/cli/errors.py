@@ -51,9 +51,9 @@ def exits_with_sentence(main: Callable) -> Callable:
 
 
 def require_output(flag: str, path: str | None, makes_folders=False, starts: bytes = b"", replaces=False) -> None:
-    """Raises `UserError` if `path`, the value of `flag`, cannot be written. Does nothing if `path` is None. An existing
-    file must be empty or begin with the bytes `starts`. If `makes_folders` is true, `path` may also be a folder, and
-    its parent folders need not exist. `replaces` means that an existing folder will be replaced as a whole."""
+    """Raises `UserError` if `path`, the value of `flag`, cannot be written, or is a file that is not empty and does not
+    begin with `starts`. Does nothing if `path` is None. If `makes_folders` is true, `path` may be a folder, and its
+    parent folders need not exist. `replaces` means that an existing folder will be replaced as a whole."""
     if path is None:
         return
     require("://" not in path, flag, "a path on this machine", printable(path))

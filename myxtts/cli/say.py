@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `text_front`, `sampling`, … in `arguments`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Adds `text_front`, `sampling` etc. to `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:
@@ -189,7 +189,7 @@ def _confidence(spoken):
 
 
 def _check(arguments):
-    """Raises `UserError` for invalid arguments. Sets `text` if it is positional, and `speaker` if only one exists."""
+    """Raises `UserError` for bad arguments. Sets `text` to a positional text, and `speaker` if there is only one."""
     check_model(arguments.checkpoint)
     if arguments.list_speakers:
         return

@@ -35,7 +35,7 @@ def say(text: str) -> None:
 
 
 def without_marks(text: str) -> str:
-    """Removes combining marks and zero-width joiners, because `\\w` does not match them. Keeps the first character."""
+    """Removes combining marks and zero-width joiners after the first character, because `\\w` does not match them."""
     is_part = lambda one: one in "\u200c\u200d" or unicodedata.category(one).startswith("M")
     return text[:1] + "".join(one for one in text[1:] if not is_part(one))
 
@@ -58,8 +58,8 @@ def require(holds: bool, setting: str, rule: str, value: object, hint: str = "")
 
 @contextmanager
 def needing(hint: str, error: type[Exception] = UserError) -> Iterator[None]:
-    """Converts an `ImportError` in a `with` block to `error` with the message `hint`; `{}` in it stands for the missing
-    package. If no package is missing, or `hint` does not name it, the message quotes the `ImportError` instead."""
+    """Converts an `ImportError` in a `with` block to `error`. If a package is missing, and `hint` contains its name or
+    `{}` (replaced by the name), the message is `hint`. Otherwise, the message quotes the `ImportError`."""
     try:
         yield
     except ImportError as fault:
@@ -80,7 +80,7 @@ def brief(value: object) -> str:
 
 
 def is_new_or_empty(folder: Path) -> bool:
-    """Returns True if nothing exists at `folder`, or it is a folder without entries, except macOS's `.DS_Store`."""
+    """Returns True if nothing exists at `folder`, or if the folder is empty or contains only macOS's `.DS_Store`."""
     return not folder.exists() or folder.is_dir() and {path.name for path in folder.iterdir()} <= {".DS_Store"}
 
 

@@ -209,16 +209,16 @@ def _parsed(text):
 
 
 def read_yaml(path: str | Path) -> dict:
-    """Reads a YAML file as nested dictionaries. Its values override values of the files listed under its key `include`.
+    """Reads a YAML file as nested dictionaries, without settings that equal an adaptable default (see
+    `without_adapted`). The key `include` lists further files; the values of this file override theirs.
 
-    Raises `ConfigError` if one of the files is missing or invalid, includes itself, or is outside the folder of `path`.
-    """
+    Raises `ConfigError` if a file is missing or invalid, includes itself, or is outside the folder of `path`."""
     path = Path(path)
     return without_adapted(_read_yaml(path, os.path.realpath(path.parent), (), itertools.count(1)))
 
 
 def without_adapted(values: dict) -> dict:
-    """Removes all settings that equal an adaptable default (see `Default`) from `values`. Returns `values`."""
+    """Removes settings in `values` that equal an adaptable default (see `Default`). Returns the same dictionary."""
     stages = values.get("training") if isinstance(values.get("training"), dict) else {}
     sections = [(DataConfig, values.get("data"))] + [(one.settings, stages.get(one.name)) for one in STAGES.values()]
     for cls, own in sections:

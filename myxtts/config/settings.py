@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default value that a run may adapt, e.g. to the machine. A user's value is a plain `int`; a run keeps it."""
+    """Default value that a run may adapt, e.g. to the machine. A user's value is a plain `int` and is never adapted."""
 
 
 def setting(default: Any, **options) -> Any:
@@ -142,7 +142,7 @@ class Settings:
         return f"{self.section}.{name}".lstrip(".") + (f" ({flag})" if flag else "")
 
     def check(self, name: str, holds: bool, rule: str, hint: str = "") -> None:
-        """Raises `ConfigError` unless `holds`. The message contains the setting, its value, `rule` and `hint`."""
+        """Raises `ConfigError` if `holds` is false. The message contains the setting, its value, `rule` and `hint`."""
         require(holds, self.name_of(name), rule, brief(getattr(self, name)), hint)
 
     def check_name(self, name: str) -> None:

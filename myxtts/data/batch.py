@@ -257,8 +257,8 @@ class BatchOrder:
         return EpochStart(int(position), epoch, row + before.offset, np.concatenate(heard))
 
     def start_at(self, position: int) -> EpochStart:
-        """Returns the start of the epoch that contains `position`, as an `EpochStart`. From this start on, a
-        `BatchOrder` that is created with it has the same batches as `self`."""
+        """Returns the point where `self` begins the epoch that contains `position`. A `BatchOrder` with this `start`,
+        but otherwise equal to `self`, has the same batches from that epoch on."""
         epoch, row, before = self._place(position)
         return self.start if before is self.start else EpochStart(int(position) - row, epoch)
 

@@ -183,7 +183,7 @@ class _Verdict(NamedTuple):
 
 
 def _load_cache(path, key):
-    """Returns `{audio path: _Verdict}` from a cache file; {} if missing, damaged or for another `key` (limits)."""
+    """Loads a cache `{audio path: _Verdict}`. Returns {} if it is missing or damaged, or its `limits` are not `key`."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
         clips = content["clips"].items() if content["limits"] == key else ()

@@ -185,8 +185,8 @@ class PreparedClips:
             raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
-        """Returns `{path of the recording: prepared clip}` for `clips` from option `of`. Finds prepared clips by id.
-        Raises `UserError` if a clip is not prepared or its audio has changed. The message names `of`."""
+        """Finds `clips` by id. Returns `{path of the recording: prepared clip}`. Raises `UserError` if a clip is not
+        prepared or its audio has changed. The message names the command-line option in `of`."""
         found = {}
         for clip in clips:
             prepared = self._clips.get(clip.id)

@@ -54,8 +54,8 @@ def visible_gpus() -> Sequence[GPU]:
 
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
-    """Divides the visible GPUs equally among `count` workers. Returns the environment variables of each worker as a
-    dictionary; all are empty on CPUs or with `virtual_devices`. Raises `DeviceError` if workers outnumber GPUs."""
+    """Divides the visible GPUs equally among `count` workers. Returns a dictionary of environment variables for each
+    worker, or empty dictionaries on CPUs or with `virtual_devices`. Raises `DeviceError` if workers outnumber GPUs."""
     request = device_request(None, None, virtual_devices)
     gpus = () if request.virtual_devices or request.accelerator == "cpu" else visible_gpus()
     if not gpus:
@@ -90,9 +90,8 @@ def early_gpu_configuration(data_gpu: int | None = None, model_gpu: int | None =
     """Makes the device plan, applies it and prints it; must be called before TensorFlow's devices are initialized.
 
     Arguments are the fields of `DeviceRequest`. `virtual_devices` defaults to the variable `MYXTTS_VIRTUAL_DEVICES`,
-    and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A repeated call returns the same plan.
-    Raises `DeviceError` if `plan_devices` or `apply_plan` fails, or if this process is already configured for a
-    different pair of GPUs.
+    and `accelerator` to `MYXTTS_ACCELERATOR` or `URVC_ACCELERATOR`. A repeated call returns the same plan. Raises
+    `DeviceError` if `plan_devices` or `apply_plan` fails, or if another pair of GPUs is already configured.
     """
     global _applied
     request = device_request(data_gpu, model_gpu, **options)
@@ -184,7 +183,8 @@ def _require_build(tf, accelerator):
 
 
 def _narrow_environment(plan):
-    """Sets `CUDA_VISIBLE_DEVICES` and returns True if GPUs are separate and TensorFlow is not imported, else False."""
+    """If data and model have separate GPUs and TensorFlow is not imported yet, sets `CUDA_VISIBLE_DEVICES` and returns
+    True. Otherwise, returns False, or raises `DeviceError` if the order of the GPUs requires this variable."""
     # After the import, GPUs in descending order are an error: `set_visible_devices` numbers them in ascending order.
     has_gpus = plan.is_dual and plan.visible_ids
     if has_gpus and "tensorflow" not in sys.modules:

@@ -40,7 +40,7 @@ def import_tensorflow() -> None:
 
 @contextmanager
 def starting_quietly() -> Iterator[None]:
-    """Context manager for calls from Python. Drops messages that match `NOISE` from standard error in its block."""
+    """Context manager for calls from Python. In the `with` block, drops `NOISE` messages from standard error."""
     # There is no standard error in a program without a console, and another thread may filter it already.
     if sys.stderr is None or not _filtering.acquire(blocking=False):
         yield

@@ -120,9 +120,9 @@ class Workers:
         self._deadline = (time.monotonic() + seconds, seconds) if seconds else (math.inf, 0.0)
 
     def raise_lost(self, error: BaseException) -> None:
-        """Waits a minute, then raises `WorkerLost`. `error` is the exception of the collective that failed.
-        During that minute, a health check usually finds the lost worker, reports its name and ends this process.
-        If this process is the only worker, returns immediately."""
+        """If this process is the only worker, does nothing. Otherwise, waits a minute. During this time, a health check
+        usually finds the lost worker, reports its name and ends this process. If not, raises `WorkerLost`. `error` is
+        the exception of the collective that failed."""
         if self.count == 1:
             return
         time.sleep(LOST_SECONDS + 30.0)
@@ -165,7 +165,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Ends all workers with exit code `code`. Prints the name of worker `ended` and what happened to it (`why`)."""
+        """Prints the reason `why` and the worker with index `ended`. Ends all workers with exit code `code`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         if ended:  # without worker 0 no message can be sent

@@ -228,7 +228,7 @@ def repeated_groups(codes: np.ndarray | None) -> tuple[float, float] | None:
 
 
 def pooled(sentences: Iterable[Parts], name: str) -> float | None:
-    """Returns metric `name` over all sentences, total numerator / total denominator; None if no sentence has `name`."""
+    """Pools metric `name` over sentences: sum of numerators / sum of denominators; None if no sentence has it."""
     pairs = np.array([parts[name] for parts in sentences if name in parts], np.float64)
     return float(pairs[:, 0].sum() / pairs[:, 1].sum()) if len(pairs) else None
 

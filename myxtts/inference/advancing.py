@@ -102,7 +102,7 @@ class TensorflowSteps:
             return self._read(latents, text, text_mask)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns the state of sentences `rows`. Keeps cache positions `kept`, padded with `(before, after)` zeros."""
+        """Selects sentences `rows` and cache positions `kept` of `state`. Pads caches with `(before, after)` zeros."""
         widths = [(0, 0), (0, 0), padding, (0, 0)]
         moved = lambda layers: tuple(tf.pad(tf.gather(layer[:, :, kept], rows), widths) for layer in layers)
         with tf.device(self._device):

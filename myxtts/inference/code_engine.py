@@ -85,7 +85,7 @@ class CodeStream:
 
     def take(self, codes: np.ndarray, states: np.ndarray, taken: int, stop: int) -> None:
         """Appends `codes[:taken]` and their latents `states[:taken]`. `codes` is `(n,)`; `states` is `(n + 1, width)`.
-        Streams end at the stop code `stop` (not appended) or at `max_codes`, with one more latent than codes."""
+        At the stop code `stop` (not appended) or `max_codes` codes, appends one more latent and ends the stream."""
         left = self.max_codes - len(self.codes)
         drawn = codes[:taken].tolist()
         count = min(drawn.index(stop) if stop in drawn else taken, left)

@@ -42,7 +42,7 @@ class GriffinLim:
 
 
 class LatentDecoder:
-    """Decodes GPT latents in windows with context. Samples differ by at most 1e-6 from decoding a sentence at once."""
+    """Decodes GPT latents in windows with context. Decoding a sentence at once changes samples by at most 1e-6."""
 
     sample_rate = DECODER_SAMPLE_RATE
 

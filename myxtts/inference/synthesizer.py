@@ -192,7 +192,7 @@ class Synthesizer:
         listener: Listener | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Iterator[tuple[SpokenPiece, np.ndarray]]:
-        """Does the same as `batch`, but returns an iterator, so that the audio of a long text need not fit in memory.
+        """Synthesizes several texts together. Returns an iterator, so that the audio need not fit in memory.
 
         Yields `(piece, samples)` for each piece, text after text. The samples `(S,)` float32 include the pause before
         the next piece of the same text.

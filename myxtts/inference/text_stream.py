@@ -152,7 +152,7 @@ class SpeechStream(Spoken):
         self._sentences[0].open(self._hurry)
 
     def look_ahead(self) -> None:
-        """Queues the next sentence if it is not queued yet and the current one ended or has enough codes for audio."""
+        """If the current sentence ended or has enough codes for audio, queues the next sentence if not yet queued."""
         stream = self._sentences[self._number].stream
         following = self._sentences[self._number + 1 : self._number + 2]
         if following and following[0].stream is None and (stream.finished or len(stream.codes) >= FIRST_CODES):

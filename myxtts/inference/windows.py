@@ -1,4 +1,4 @@
-"""Noise for sampling, decoding in windows, and fades. Imports only NumPy: exported models contain a copy of it."""
+"""Window-by-window decoding, sampling noise, and fades. Needs only NumPy: exported models contain this module."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -24,7 +24,7 @@ so far and their latents `(n, width)`, or `(n + 1, width)` if `ended`. It return
 
 
 class WindowShape(NamedTuple):
-    """A waveform decoder's sizes, as needed by `Windows`. A `WaveformDecoder` has attributes with the same names."""
+    """Properties of a waveform decoder that `Windows` needs. `WaveformDecoder` has attributes with the same names."""
 
     factors: Sequence[float]
     hop_length: int

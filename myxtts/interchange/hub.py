@@ -128,7 +128,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns a pair: whether the model card in the folder `terms` names a licence, and a description for users."""
+    """Returns a pair: whether the model card in the folder `terms` names a licence, and a text about it for users."""
     from huggingface_hub.repocard import metadata_load
 
     try:
@@ -270,7 +270,7 @@ def _lists(origin):
 
 def _stages(origin):
     """Yields `(stage, steps, shown step, losses)` for each stage of a run. `steps` is `(last step, best step)`, or None
-    if the run did not train the stage. The shown step is the best step. If its losses are not known, the shown step is
+    if the run did not train the stage. The shown step is the best step or, if the losses of the best step are unknown,
     the last step with known losses. `losses` are the validation losses of the shown step, as texts."""
     for stage, store in stores_in(origin).items():
         state, best_step = store.read_state(store.steps()[-1]), store.best_step()

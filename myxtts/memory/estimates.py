@@ -44,8 +44,8 @@ class Shapes:
     def of_data(
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
-        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. With
-        `data.static_shapes`, texts have the maximum length; if `data.max_mel_frames` is set, clips have that length."""
+        """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. Clips
+        have at most `max_mel_frames`, if set. With `data.static_shapes`, clips and texts are padded to their limits."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
             limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE
@@ -249,7 +249,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
 
 
 def with_optimizer(trained: int, others: int, optimizations: Optimizations, **terms: int) -> MemoryEstimate:
-    """Creates a `MemoryEstimate` from the numbers of trained and of other weights. `terms` are its other fields."""
+    """Creates a `MemoryEstimate`, given how many weights are trained and how many are not. `terms` are other fields."""
     return MemoryEstimate(
         parameters=FLOAT * (trained + others),
         slots=2 * FLOAT * trained,
@@ -270,7 +270,7 @@ def _attention_workspace(heads, positions, optimizations):
 
 
 def estimate_dvae(model: ModelConfig, shapes: Shapes, optimizations: Optimizations = Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the DVAE. Uses only `optimizations.precision`, `accumulation` and `ema`."""
+    """Estimates the memory for training the DVAE. Of `optimizations`, uses only `precision`, `accumulation`, `ema`."""
     trained, others = count_dvae(model)
     number, batch_codes = optimizations.compute_bytes, shapes.batch * shapes.codes
     # A code has four mel frames. H is the number of hidden channels; residual blocks have 2 H. Encoder: the padded mel;

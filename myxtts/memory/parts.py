@@ -1,4 +1,4 @@
-"""Estimates the memory needed to train speaker encoder and waveform decoder. `estimates.py` describes the method."""
+"""Estimates the memory to train the speaker encoder and the waveform decoder, by the method of `estimates.py`."""
 
 import math
 from dataclasses import replace
@@ -40,8 +40,8 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the speaker encoder. The classifier, which has
-    one row per speaker, is not included. Uses only `optimizations.precision`, `accumulation` and `ema`."""
+    """Estimates the memory needed to train the speaker encoder, without the classifier, which has one row
+    per speaker. Of `optimizations`, uses only `precision`, `accumulation` and `ema`."""
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1
@@ -131,7 +131,7 @@ def _decoder_activations(model, frames, number):
 
 
 def estimate_decoder(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the decoder. Uses only `optimizations.precision`, `accumulation` and `ema`.
+    """Estimates the memory for training the decoder. Of `optimizations`, uses only `precision`, `accumulation`, `ema`.
 
     Memory peaks when the decoder is updated: feature maps of recordings and of generated audio are then stored.
     Together, these two sets of feature maps take 1.94 times the memory of one set (measured)."""

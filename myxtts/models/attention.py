@@ -112,7 +112,7 @@ class _Chunks:
         return carried
 
     def _read(self, start, after):
-        """Returns `(first, query, key, value, scores)` of the key chunk at `start`. `query` begins at query `first`."""
+        """Returns `(first, query, key, value, scores)` for the key chunk at `start`, without queries before `first`."""
         first = start if self.causal else 0
         minimum = min if isinstance(start, int) else ops.minimum
         stop, shape = minimum(start + CHUNK, self.num_keys), ops.shape(self.key)
@@ -129,7 +129,7 @@ class _Chunks:
         return first, query, key, value, scores
 
     def _replaced(self, old, first, new):
-        """Returns a copy of `old` `(B, heads, T, ...)` in which `new` replaces all queries from number `first` on."""
+        """Returns a copy of `old` `(B, heads, T, ...)` whose values for query `first` and later queries are `new`."""
         return ops.concatenate([old[:, :, :first], new], axis=2) if self.causal else new
 
 

@@ -20,7 +20,7 @@ def sinusoids(shape: Shape, dtype=None) -> Tensor:
     """Keras initializer of position embeddings `(rows, width)`: sinusoids (Vaswani et al. 2017, section 3.5).
 
     The longest period is 1,000 times the shortest. The RMS is half the RMS of initial token embeddings. With smaller
-    random values, as in the reference (standard deviation 0.02), a model learns to align text and audio far later.
+    random values, as in the reference implementation (standard deviation 0.02), models align text and audio far later.
     """
     rows, width = shape
     half = (width + 1) // 2

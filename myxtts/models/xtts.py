@@ -62,7 +62,7 @@ class XTTS(keras.Model):
 
     @classmethod
     def assemble(cls, config: ModelConfig, *models: Self) -> Self:
-        """Creates a model that shares the parts of `models`. If several models have a part, uses that of the last one.
+        """Creates a model that shares the parts of `models`. If several models have a part, takes it from the last.
 
         `mel_stats` come from the model whose DVAE is used or, without a DVAE, from the last model.
         """

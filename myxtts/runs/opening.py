@@ -118,7 +118,7 @@ def open_run(
 
 
 def write_settings(dataset: SpeechDataset) -> None:
-    """Writes `config.json` (no worker settings), vocabulary and training speakers' recordings to the run's folder."""
+    """Writes the run's `config.json` (without worker settings), its vocabulary and training speakers' recordings."""
     training = replace(dataset.config.training, workers=(), worker_index=0)
     config, home = replace(dataset.config, training=training), Path(training.checkpoint_dir)
     write_json(home / "config.json", origin.with_absolute_paths(config, (*PATHS, "vocabulary")).to_dict())

@@ -76,7 +76,7 @@ def _with_tune(config, names):
 
 
 def _startable(began):
-    """Returns `{stage: checkpoints}` of the model that `began.training.init_from` names; {} if this model is gone."""
+    """Returns `{stage: checkpoints}` of the --init-from model in the stored settings `began`; {} if it is gone."""
     try:
         return run_folder.stores_in(_source(began))
     except (UserError, OSError) as error:
@@ -117,7 +117,7 @@ def tuned_stages(config: XTTSConfig) -> list[str]:
 
 def taken_parts(config: XTTSConfig, is_new: bool = True) -> list[str]:
     """Returns the stages that a run copies from `training.init_from` and does not fine-tune. If `is_new` is False,
-    only those whose copy in the run is damaged; renames this copy. A reset that keeps the GPT excludes its --stage."""
+    returns only stages with a damaged copy, which is renamed. Excludes --stage if it is reset and the GPT is not."""
     home, resets = Path(config.training.checkpoint_dir), config.training.resets
     others = {*tuned_stages(config), *(resets if not is_new else () if "gpt" in resets else resets[:1])}
     is_copied = lambda name: is_new or {path.name[-8:] for path in (home / name).glob("*step_*")} == {"00000000"}
@@ -138,7 +138,7 @@ def source_parts(config: XTTSConfig, taken: Sequence[str]) -> dict[str, Checkpoi
 
 
 def bring_in(config: XTTSConfig, parts: Mapping[str, CheckpointStore], is_new: bool) -> None:
-    """Copies the checkpoints `parts` (see `source_parts`) to a run as step 0; if `is_new`, also the --init-from voices.
+    """Copies checkpoints `parts` (see `source_parts`) to a run as step 0 and, if `is_new`, the voices of --init-from.
     Marks stages that are not fine-tuned as finished, and copies their files unchanged, to keep the digests."""
     home, tuned = Path(config.training.checkpoint_dir), tuned_stages(config)
     copied = "model.safetensors", f"{run_folder.MEL_STATS}.safetensors", SPEECH_RATES

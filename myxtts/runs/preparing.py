@@ -37,7 +37,7 @@ def prepare(
     """Encodes missing shards of a data set. Several processes can share the work; the last one writes the manifest.
 
     The DVAE of the run in `checkpoint` runs on `device`. The run's settings select the clips of `train_data` (default:
-    the run's data set). `limits` are the minimum and maximum clip length in seconds; None keeps the run's. `shards` is
+    the run's data set). `limits` are the minimum and maximum clip length in seconds (None: as in the run). `shards` is
     the total number of shards. If `shard` is given, encodes only the shard with this index. `tell` reports progress.
     Raises `UserError` if the run has no trained DVAE, the data set cannot be read, or `output` has another shard count.
     """

@@ -139,7 +139,7 @@ class Run:
 
         Args:
             voice: Voice as in `Synthesizer.speak`. If None, `runs.samples.held_out_voice` selects recordings.
-            language: Language code or name. None: the recordings' language or, with `voice`, as in `Synthesizer.speak`.
+            language: Code or name. None: the recordings' language or, if `voice` is given, as in `Synthesizer.speak`.
             seed: Sampling seed.
             options: Other arguments of `Synthesizer.speak`, such as `temperature`.
 
@@ -238,7 +238,7 @@ class Run:
 
 
 class _LogFile(logging.FileHandler):
-    """Log file handler that reports its first write error, such as a full disk, through the other handlers."""
+    """Log file handler that reports its first write error, such as a full disk, to the logger's other handlers."""
 
     _failed = False
 

@@ -274,7 +274,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
 
 
 def reference_of(dataset: SpeechDataset, clip: Utterance) -> str:
-    """Returns the path of the longest training clip with `clip`'s speaker and language, or of `clip` if none exists."""
+    """Returns the path of the longest training clip with `clip`'s speaker and language; without one, `clip`'s path."""
     same = [one for one in dataset.train if (one.speaker, one.language) == (clip.speaker, clip.language)]
     return max(same or [clip], key=lambda other: other.num_samples).wav_path
 
@@ -323,8 +323,8 @@ class SpeechJudge:
     def __call__(self, step: int) -> dict[str, float]:
         """Returns metrics by name, with `score` (lower is better) first. Logs errors, and returns {} after an error.
 
-        The score is the CER in percent or, without a reliable recognizer, the mel-cepstral distortion in dB. If neither
-        exists, returns {}. If the model rambles on or stops early (`ends_well`), adds `UNENDED_SCORE` to the score.
+        The score is the CER in percent or, without a reliable recognizer, the mel-cepstral distortion in dB. Returns {}
+        if both are missing. If the model rambles on or stops early (`ends_well`), adds `UNENDED_SCORE` to the score.
         """
         try:
             with tf.device(self._device):

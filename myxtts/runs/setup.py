@@ -104,10 +104,10 @@ def check_tuning(training: TrainingConfig) -> None:
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
-    """Returns `config` with the model settings (except dropout) and the sampling settings of a model, `stored`.
-    Sampling settings of `config` that differ from the defaults are kept. If --init-from is `base`, all are kept. A
-    maximum length of texts or clips that exceeds the model's maximum is lowered if it is the default value. If it is
-    not the default value, raises `ConfigError`."""
+    """Returns `config` with the model settings and sampling settings of `stored`. Keeps the dropout and those
+    sampling settings of `config` that differ from the defaults; keeps all sampling settings if --init-from is `base`.
+    If a maximum length of texts or clips exceeds the limit of the model, lowers it to this limit if it is the default
+    value, else raises `ConfigError`."""
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
     usual = vars(SamplingConfig())
     given = {name: value for name, value in vars(config.sampling).items() if value != usual[name]}
@@ -222,8 +222,8 @@ def require_run(config: XTTSConfig) -> None:
 
 
 def quickest_devices(config: XTTSConfig, options: Mapping[str, object]) -> tuple[XTTSConfig, dict]:
-    """Measures and prints the duration of a training step on one, two and all GPUs. Returns `(config, options)`, the
-    arguments of `set_up`, for the fastest of these. With fewer than two devices, measures nothing."""
+    """Measures and prints the duration of a training step on one, two and all GPUs. Returns the arguments of `set_up`,
+    `(config, options)`, for the fastest choice. With fewer than two GPUs, selects one device and measures nothing."""
     virtual = device_request(None, None, options.get("virtual_devices")).virtual_devices
     count = virtual or len(visible_gpus())
     ways = {
@@ -271,7 +271,7 @@ def choose(measured: Mapping[str, float | str]) -> tuple[str, list[str]]:
 
 
 def measure_here(request: str):
-    """Measures the duration of training steps, in a process started by `measure`. Request and result are JSON."""
+    """Prints the median duration of training steps, in a process started by `measure`. Request and output are JSON."""
     values = json.loads(request)
     config, plan = set_up(config_from_dict(without_adapted(values["config"])), **values["options"])
     from myxtts.runs.origin import settle_origin

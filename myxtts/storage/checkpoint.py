@@ -47,7 +47,8 @@ _DTYPES |= {"U8": "<u1", "U16": "<u2", "U32": "<u4", "U64": "<u8"}
 def write_tensors(path: AnyPath, arrays: Mapping[str, np.ndarray], values: Iterable[np.ndarray] | None = None) -> None:
     """Writes a safetensors file one tensor at a time, which takes less memory than the writer of `safetensors`.
 
-    Names, shapes and data types are those of `arrays`. The data are `values` in the same order; by default, `arrays`.
+    Names, shapes and data types come from `arrays`. If `values` is given, the data come from it, in the same order;
+    otherwise, the data also come from `arrays`.
     """
     # Header of names, shapes and offsets, then the values: https://huggingface.co/docs/safetensors/index#format
     header, end, names = {}, 0, {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
@@ -102,7 +103,7 @@ class CheckpointVersionError(CheckpointError):
 
 
 def write_manifest(folder: Path) -> None:
-    """Writes a folder's manifest: format, `{file name: {"bytes": size, "blake2b": digest}}`, and a checksum of both."""
+    """Writes a folder's manifest: the format version, each file's size and digest, and a checksum of all these."""
     found = (file for file in sorted(folder.iterdir()) if file.name != MANIFEST)
     entries = {file.name: {"bytes": file.stat().st_size, "blake2b": files.digest_file(file)} for file in found}
     manifest = {"format": FORMAT, "files": entries, "blake2b": _manifest_digest(FORMAT, entries)}
@@ -110,10 +111,8 @@ def write_manifest(folder: Path) -> None:
 
 
 def read_manifest(folder: Path) -> dict[str, dict]:
-    """Returns the entries of a checkpoint's manifest by file name, in the form that `write_manifest` writes.
-
-    Raises `CheckpointVersionError` for another format, and `CheckpointError` if the manifest is missing or damaged.
-    """
+    """Returns `{file name: {"bytes": size, "blake2b": digest}}` from a checkpoint's manifest. Raises `CheckpointError`
+    if the manifest is missing or damaged, and `CheckpointVersionError` if its format version is not `FORMAT`."""
     path = folder / MANIFEST
     if not path.is_file():
         raise CheckpointError(f"{path} is missing from the checkpoint. Copy the whole folder again.")
@@ -260,8 +259,8 @@ class CheckpointStore:
 
     def newest_sound(self, warn: Callable[[str], Any]) -> int | None:
         """Returns the step of the newest intact checkpoint, or None. Renames each damaged checkpoint that is newer, and
-        calls `warn` with a message about it. If the newest intact checkpoint has another format than `FORMAT`, raises
-        `CheckpointVersionError` and does not rename it."""
+        calls `warn` with a message about it. If the format version of the newest intact checkpoint is not `FORMAT`,
+        raises `CheckpointVersionError` and does not rename this checkpoint."""
         while steps := self.steps():
             step = steps[-1]
             try:

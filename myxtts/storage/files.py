@@ -99,7 +99,7 @@ def write_whole(path: AnyPath, partial: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _named(path, temporary=None):
-    """Makes `path` the file name of an `OSError` in a `with` block, if the error names no file or names `temporary`."""
+    """Sets the `filename` of an `OSError` in a `with` block to `path`, if it was None or `temporary` before."""
     try:
         yield
     except OSError as error:
@@ -121,8 +121,8 @@ def refusing_unwritable(path: AnyPath) -> Iterator[None]:
 def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | None = None) -> Iterator[Path]:
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
-    If `sync`, first waits until all files are on disk. The old folder is renamed (to `replaced_name` if given) and then
-    deleted; after a kill in between, the renamed folder remains. Raises `UserError` if `path` is a mount point.
+    If `sync`, all files are on disk before `path` is replaced. The old folder is renamed (to `replaced_name` if given)
+    and deleted; if the process is killed in between, the folder remains. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker

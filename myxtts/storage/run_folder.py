@@ -55,7 +55,7 @@ def stores_in(folder: Path) -> dict[str, CheckpointStore]:
 
 
 def chosen_step(store: CheckpointStore, part: str, which: str = "best") -> int:
-    """Returns the best step if it is known, `which` is `best` and `part` is in `JUDGED`; otherwise, the last step."""
+    """Returns the last step; with `which="best"`, instead the best step if it is known and `part` is in `JUDGED`."""
     best = store.best_step() if which == "best" and part in JUDGED else None
     return store.steps()[-1] if best is None else best
 
@@ -85,8 +85,8 @@ def shape_settings(model: ModelConfig, parts: Collection[str]) -> dict[str, Any]
 
 
 def read_config(folder: Path) -> XTTSConfig:
-    """Returns `config.json`'s settings, with `data.g2p` and the shapes of DVAE and GPT from the newest GPT checkpoint.
-    If only one of these sources has settings, returns its settings. If neither does, raises `CheckpointError`."""
+    """Returns `config.json`'s settings, but `data.g2p` and the shapes of DVAE and GPT from the newest GPT checkpoint.
+    If only the file or only the checkpoint has settings, returns these. If neither has, raises `CheckpointError`."""
     store, path = CheckpointStore(folder / "gpt"), folder / "config.json"
     state = store.newest_state()
     own = None if state is None else config_of(state, str(store.folder))

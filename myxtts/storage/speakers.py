@@ -91,8 +91,8 @@ def language_of(folder: AnyPath, name: str | None = None) -> str | None:
 
 
 def default_speaker(folder: AnyPath, language: str) -> str | None:
-    """Returns the name of the training speaker if there is exactly one. Otherwise, returns None or, for the bundled
-    model, the name of a voice, preferably in `language`."""
+    """Returns the name of the training speaker if there is exactly one. Otherwise, for the bundled model, returns the
+    name of a voice, preferably in `language`; for other models, returns None."""
     speakers = read_speakers(folder)
     names = [name for name, one in speakers.items() if one.clip]
     if len(names) != 1:

@@ -117,9 +117,9 @@ def split_text(text: str, language: str, max_chars: int | None = None) -> list[s
     """Splits written text into non-empty pieces of whole sentences, each short enough for the model.
 
     A piece has as many sentences as fit into `max_chars` characters (default: `Language.char_limit`). A longer sentence
-    is cut within its first `max_chars` characters, in order of preference: after the last clause mark in their second
-    half; at the last space in their second half that is not inside notation such as `3 May`; at their last space; at
-    their end. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
+    is cut within its first `max_chars` characters: after the last clause mark in the second half of these characters,
+    else at the last space in this half that is not inside notation such as `3 May`, else at the last space, else after
+    `max_chars` characters. Raises `ValueError` for an unsupported language or if `max_chars` is below 1.
     """
     limit = get_language(language).char_limit if max_chars is None else max_chars
     if limit < 1:

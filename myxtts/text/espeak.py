@@ -21,7 +21,7 @@ LOCK = threading.Lock()
 
 
 def text_to_ipa(text: str, voice: str, scripts: tuple[str, ...] = ()) -> str:
-    """Converts cleaned text to IPA with stress marks. Keeps punctuation and letters of other scripts.
+    """Converts cleaned text to IPA with stress marks. Keeps punctuation, and letters of scripts that are not converted.
 
     `voice` is a language of eSpeak NG, such as `en-us`. `scripts` are the Unicode names of the scripts to convert in
     addition to Latin, such as `"CYRILLIC"`. Raises `ValueError` if eSpeak NG is not installed or lacks the language.

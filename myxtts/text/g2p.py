@@ -52,7 +52,7 @@ def _find_rules(language: str) -> Callable[[str, str], str]:
 
 
 def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
-    """Checks a `g2p` setting: a list of languages, and perhaps `ESPEAK`. Returns it sorted, with languages as codes.
+    """Returns the sorted codes of the languages in a `g2p` setting, and `ESPEAK` among them if the setting contains it.
 
     Raises `ValueError` if a language has no rules, the rules cannot be loaded, or eSpeak NG is not installed.
     """

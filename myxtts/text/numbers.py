@@ -80,7 +80,7 @@ class Num2Words:
         return self._read_cardinal(digits) + self.ordinal_suffix
 
     def _read_cardinal(self, digits: str) -> str:
-        """Returns the words of `digits` as one cardinal or, if num2words cannot read the number, digit by digit."""
+        """Spells `digits` as one cardinal number or, if num2words cannot read the number, digit by digit."""
         with suppress(*REFUSALS):
             if len(digits) <= _MAX_CARDINAL_DIGITS:
                 return number_to_words(int(digits), self.code)

@@ -67,7 +67,7 @@ class Reader(NamedTuple):
         return sorted(set(missing) - known)
 
     def fault(self, read: str, language: str) -> str | None:
-        """Returns a message if text `read` (see `Reader.read`) has no letters or too few known letters, else None."""
+        """Returns a message if a text (`read`, from `Reader.read`) has no letters or too few known ones, else None."""
         letters = [character for character in read if character.isalnum()]
         known = sum(letter in self.characters for letter in letters)
         if not known:

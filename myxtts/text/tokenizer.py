@@ -302,7 +302,7 @@ class XTTSTokenizer:
         return self.reader.fault(read, language)
 
     def unspoken_share(self, text: str, language: str) -> float:
-        """Returns the fraction of a text's letters and digits that have no token, even if diacritics are removed."""
+        """Returns the fraction of a text's letters and digits that the vocabulary lacks, even without diacritics."""
         read, known = self.reader.spoken(text, language), self.reader.characters
         letters = [one for one in replace_unknown(read, get_language(language), known) if one.isalnum()]
         return sum(one not in known for one in letters) / max(1, len(letters))

@@ -79,7 +79,7 @@ class TrainingState:
     """Other objects to save, by name. Each has `state()`, which returns JSON values, and `restore(state)`."""
 
     def improves(self, by: str, value: float) -> bool:
-        """Returns whether `value` of criterion `by` is a new minimum and `by` is `best_by`. If so, updates `best`."""
+        """Updates `best` if `best_by` is the criterion `by` and `value` is a new minimum. Returns whether it did so."""
         is_less = math.isfinite(value) and (self.best is None or value < self.best[0])
         if improves := by == self.best_by and is_less:
             self.best = (value, self.step)
@@ -100,8 +100,8 @@ class TrainingState:
 
     def restore(self, step: int, saved: dict, where: str) -> None:
         """Sets `step`, and restores the fields in `saved` (from `as_dict`). `where` names the checkpoint in errors.
-        Raises `CheckpointError` if the state is missing or damaged, or if the model of an earlier stage has changed
-        since the checkpoint, unless `follows` contains that stage."""
+        Raises `CheckpointError` if the state is missing or damaged, or if the model of an earlier stage that is not in
+        `follows` has changed since the checkpoint."""
         if "position" not in saved:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
@@ -155,7 +155,7 @@ def versions() -> dict[str, str]:
 
 
 def differences(saved: dict, config: XTTSConfig, where: str) -> Iterator[str]:
-    """Yields log messages about settings and versions that changed since checkpoint `where`, whose state is `saved`."""
+    """Yields log messages about settings and versions that changed since checkpoint `where`; `saved` is its state."""
     before, now = (config_of(saved, where) or config).recipe(), config.recipe()
     changed = [name for name, value in now.items() if value != before.get(name) and not name.startswith("sampling.")]
     if changed:
@@ -273,7 +273,7 @@ class Checkpointer:
 
     def resume(self, store: CheckpointStore) -> None:
         """Loads the newest intact checkpoint in `store`, if any, unless it has only starting weights (see `is_start`).
-        Raises `CheckpointError` if it does not fit this run, or if `store` is another run's and nothing is loaded."""
+        If it does not fit this run, or if another run's `store` has none to load, raises `CheckpointError`."""
         step = self.workers.ask(lambda: store.newest_sound(logger.warning))
         if step is not None and not is_start(store.read_state(step)):
             self._restore(store, step)

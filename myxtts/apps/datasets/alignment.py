@@ -35,8 +35,7 @@ def align(starts: np.ndarray, ends: np.ndarray, pieces: Sequence[Piece]) -> list
 
     Returns atoms in spoken order. An atom is a group of segments with the text that is spoken in them. Each segment and
     each text is in one atom; a text that is not spoken is in an atom without segments. An atom whose text is missing,
-    faulty or uncertain has a `reason` and is not used in a clip.
-    """
+    faulty or uncertain has a `reason` and is not used in a clip."""
     links, touches = _links(starts, ends, pieces)
     blocks: list[list[int]] = []  # segments [first, last) with pieces [first, last)
     for i, (first, last) in links.items():
@@ -78,9 +77,10 @@ def _has_both(atom):
 def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
     """Returns True if the segments' durations fit the texts' lengths, False if `align` probably found wrong `atoms`.
 
-    The durations fit if the misfit is much smaller than for the same texts in another order, or less than 1.4 standard
-    errors above its expected value (texts of similar lengths, such as verses, fit in any order). Returns True if there
-    are too few texts to decide. Segments have `starts` and `ends`, `(N,)` seconds. `num_pieces` counts the texts."""
+    The durations fit if the misfit is much smaller than the misfit of the same texts in other orders, or less than 1.4
+    standard errors above the expected misfit (texts of similar lengths, such as verses, fit in any order). Also returns
+    True if there are too few texts to decide. `starts` and `ends`, `(N,)` seconds, are the times of the segments.
+    `num_pieces` counts the texts."""
     paired = [one for one in atoms if _has_both(one)]
     if num_pieces < 12 or len(paired) < 4:
         return True
@@ -97,7 +97,7 @@ def _lengths(atoms, starts, ends):
 
 
 def _deviations(seconds, counts):
-    """Returns z-scores of log(`seconds` / `counts`), `(A,)`. Assumes a larger variance for few letters (`counts`)."""
+    """Returns z-scores of log(`seconds` / `counts`), `(A,)`. Assumes a larger variance for atoms with few letters."""
     paces = np.log(seconds / counts)
     return (paces - np.median(paces)) / np.sqrt(_RATE_VARIANCE + _RATE_VARIANCE_OF_ONE / counts)
 
@@ -216,8 +216,8 @@ def _spread(words, spans):
 
 def _fill_gaps(times, letters, pace, most):
     """Returns a copy of `times` with estimates in place of None. The time between two recognized sentences is divided
-    among the sentences between them in proportion to `letters`. They keep None if they have over `most` letters in
-    total, or if the time is implausible at `pace` seconds per letter."""
+    among the sentences between them in proportion to `letters`. These sentences keep None if they have more than `most`
+    letters in total, or if the time is implausible at `pace` seconds per letter."""
     filled, known = list(times), [index for index, time in enumerate(times) if time is not None]
     for left, right in zip(known, known[1:]):
         start, end, counts = times[left][1], times[right][0], letters[left + 1 : right]
@@ -230,8 +230,8 @@ def _fill_gaps(times, letters, pace, most):
 
 
 def _time_of(text, places, heard, pace):
-    """Estimates start and end of a sentence with the words `text`. Word k was recognized as `heard[places[k]]`; if it
-    was not recognized, `places[k]` is -1. Returns None for an implausible duration at `pace` seconds per letter."""
+    """Estimates start and end of a sentence. `text` is its words; word k was recognized as `heard[places[k]]` or, if
+    `places[k]` is -1, not at all. Returns None for an implausible duration at `pace` seconds per letter."""
     known = [(k, place) for k, place in enumerate(places) if place >= 0]
     (first, begin), (last, finish) = known[0], known[-1]
     before, after = (sum(map(len, part)) for part in (text[:first], text[last + 1 :]))

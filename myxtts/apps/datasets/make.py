@@ -117,11 +117,10 @@ def plan_source(
 ) -> tuple[Survey, list[Segment], list[str]]:
     """Analyzes a recording and selects its clips. `pieces` are the cues or sentences of the file `text`.
 
-    Returns:
-        The analysis, segments of the whole recording, and notes. A segment that has `facts` and no `reason` is a clip.
+    Returns the `Survey`, segments that cover the whole recording (clips, dropped speech and pauses), and notes for the
+    user. A segment that has `facts` and no `reason` is a clip.
 
-    Raises `UserError` if the recording cannot be used, or if the text belongs to another recording.
-    """
+    Raises `UserError` if the recording cannot be used, or if the text belongs to another recording."""
     notes: list[str] = []
     surveyed = survey(audio, options.speech_model)
     seconds, size, count = surveyed.frame_seconds, surveyed.frame_samples, surveyed.num_samples
@@ -170,7 +169,8 @@ def plan_source(
 
 
 def _with_pauses(clips, left, num_samples):
-    """Returns clips, dropped speech (`left`) and pauses, sorted by time. Shortens `left` where it overlaps clips."""
+    """Returns `clips`, dropped speech (`left`) and pauses as one list, sorted by time. Where dropped speech overlaps a
+    clip, the dropped speech is shortened."""
     segments, position, starts = [], 0, [clip.start for clip in clips]
     for one in [*sorted([*clips, *left], key=lambda one: one.start), Segment(num_samples, num_samples)]:
         start, following = max(position, one.start), [at for at in starts if at >= one.start and not one.facts]

@@ -46,8 +46,7 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
     follow the levels in the 30 s around a frame: the 10th percentile is the noise floor, the 95th the speech level. The
     high threshold is 12 dB above the noise floor (less at low SNR), but at least the speech level minus 38 dB, so that
     noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If
-    a network's speech `probabilities` are given, frames that are not near probable speech are excluded.
-    """
+    a network's speech `probabilities` are given, frames that are not near probable speech are excluded."""
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (30.0, 1.0))
     centers, both = np.arange(0, len(levels), step), (10, 95)
@@ -73,7 +72,7 @@ def to_stretches(speech: np.ndarray, frame_seconds: float) -> np.ndarray:
 
 
 def _hysteresis(values, begins, ends):
-    """Returns `(F,)` bool: True in each run of values above the threshold `ends` that has a value above `begins`."""
+    """Returns a mask `(F,)`: True in each run of values above `ends` in which at least one value is above `begins`."""
     return binary_propagation((values > begins) & (values > ends), mask=values > ends)
 
 
@@ -83,7 +82,7 @@ def smooth_levels(levels_db: np.ndarray, frames: int) -> np.ndarray:
 
 
 def find_edges(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float) -> Edges:
-    """Returns `Edges` with quiet frames for cuts around segments `(N, 2)`: one per short pause, two per long pause."""
+    """Returns the `Edges` of segments `(N, 2)`. Cuts are at quiet frames: one in a short pause, two in a long pause."""
     frames = lambda seconds: max(1, round(seconds / frame_seconds))
     before, after = (list(map(frames, pair)) for pair in ((0.1, 0.25), (0.1, 0.3)))  # longer after, for reverberation
     levels, begins, finishes = smooth_levels(levels_db, 5), [], []
@@ -150,7 +149,8 @@ def choose_clips(
 
 
 def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float, max_seconds: float) -> np.ndarray:
-    """Splits segments `(N, 2)` over `max_seconds` long at frames that are quietest within ±0.5 s; returns `(M, 2)`."""
+    """Splits segments that are longer than `max_seconds` at each frame that is the quietest within ±0.5 s. `segments`,
+    `(N, 2)`, and the result, `(M, 2)`, are start and end frames of speech."""
     levels, reach = smooth_levels(levels_db, max(1, round(0.1 / frame_seconds))), round(0.5 / frame_seconds)
     split: list[tuple[int, int]] = []
     for start, end in segments.tolist():

@@ -59,8 +59,8 @@ def is_subtitles(path: Path) -> bool:
 def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Piece]:
     """Reads the text file of a recording. Returns [] if `text` is None, because the audio is transcribed later.
 
-    Raises `UserError` if the text cannot be read, or if it needs a recognizer or aligner that `options` does not have.
-    """
+    Raises `UserError` if the text cannot be read, if `text` is None and `options` have no recognizer, or if the text is
+    a transcript and `options` have no aligner."""
     if text is None:
         if options.recognizer is None:
             hint = "Put subtitles of the same name next to it, or give their --language or a --recognizer"

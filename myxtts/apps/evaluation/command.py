@@ -100,7 +100,7 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
-    Raises `UserError` if an option, file or package is unusable. A note on the error gives the Python names of flags.
+    Raises `UserError` for an unusable option, file or package. A note gives the Python names of flags in the message.
     """
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))

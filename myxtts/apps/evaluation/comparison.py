@@ -183,7 +183,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[dict[str, Estimate]]:
-        """Differences (row minus first row) of all `compared` rows but the first: a list of `{metric: estimate}`."""
+        """`{metric: estimate}` for each row in `compared` after the first: the row's value minus the first row's."""
         first, *others = self.compared or [None]
         difference = lambda row: {one.name: found for one in METRICS if (found := self.difference(first, row, one))}
         return [difference(row) for row in others]
@@ -197,7 +197,7 @@ class Comparison:
         return estimate(*pair).times(metric.scale) if both else None
 
     def value(self, row: Row, name: str) -> float | None:
-        """Returns the value of a metric for a row, without `Metric.scale`, or None if the metric was not measured."""
+        """Returns a row's value of a metric, not multiplied by `Metric.scale`. None if the metric was not measured."""
         return pooled((one.parts for one in row.measured), name)
 
     @property
@@ -230,7 +230,7 @@ class Comparison:
 
     @property
     def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None: all ids) and, if neither is empty, `seen speakers`, `unseen speakers`."""
+        """Sentence ids by group: `all` (None for all ids) and, if both occur, `seen speakers` and `unseen speakers`."""
         seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
         return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
 
@@ -280,10 +280,9 @@ def compare(
     on_measured: Callable[[Row], None] = lambda row: None,
 ) -> Comparison:
     """Measures the speech of all sources; returns a `Comparison`. After each sentence, calls `on_measured(row)`, which
-    can save the audio of `row.measured[-1]` before it is deleted from memory. If a source raises a `UserError`, or if a
-    model or folder can speak none of the sentences, the source is left out. But if no model or folder was measured
-    before this source, the error is raised.
-    """
+    can save the audio of `row.measured[-1]` before it is deleted from memory. A source that raises a `UserError` is
+    left out, and so is a model or folder that can speak none of the sentences. If no model or folder has been measured
+    yet, however, a `UserError` is raised instead."""
     rows, left_out = [], {}
     for row in sources:
         try:

@@ -73,7 +73,7 @@ def _page(comparison: Comparison, sounds: Mapping[int, str]) -> str:
 
 
 def _bars(estimates):
-    """Converts estimates to bars, (low, value, high) in pixels on a common scale; None if there is nothing to draw."""
+    """Converts each estimate to (low, value, high) in pixels on a common scale, or None if there is nothing to draw."""
     ends = [end for one in estimates if one for end in one if end is not None]
     least, most = min(ends, default=0), max(ends, default=0)
     place = lambda value: 4 + (BAR_WIDTH - 8) * (value - least) / (most - least)

@@ -56,8 +56,8 @@ def choose_sentences(
         texts: Text file with one sentence per line, used instead of the data set.
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and of clips without a language label. None means the first `data.language` that
-            a run in `judged` sets. If no run sets it, the clips' language is detected from their texts, and that of
-            `texts` is the language that a run's speakers share or, if there is no such language, English.
+            a run in `judged` sets. If no run sets it, the language of clips is detected from their texts, and `texts`
+            are read in the language that all speakers of a run share, or in English if no run has such a language.
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 
@@ -96,10 +96,10 @@ def choose_sentences(
 def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
     """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
 
-    If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips that a
-    run rejected are left out. The voice of a sentence is the speaker's longest other clip in the language, preferably a
-    training clip. If there is no such clip, the voice is the sentence's own clip. Raises `UserError` if there
-    is no readable held-out clip."""
+    If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips
+    without a language label get `language`. Clips that a run rejected are left out. The voice of a sentence is the
+    longest other clip of the same speaker and language, preferably a training clip. If there is no such clip, the voice
+    is the sentence's own clip. Raises `UserError` if there is no readable held-out clip."""
     is_own = lambda data: any(_is_same(path, folder) for path in (data.train_data, data.val_data))
     own = next(filter(is_own, (read_config(run).data for run in runs)), DataConfig())
     utterances, trained, rejected = load_corpus(folder, language, own.format, own.audio_roots).utterances, set(), set()
@@ -226,8 +226,9 @@ class Row:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Row]:
-    """Returns a row for each source of speech. The first row has the recordings of the sentences, if any. Each model in
-    `judged` adds a row of resynthesized recordings, if any, and a row of synthesized speech. Each folder adds a row."""
+    """Returns a row for each source of speech. If sentences have recordings, the first row is the recordings, and each
+    model in `judged` gets a row of resynthesized recordings before its row of synthesized speech. Each folder gets a
+    row."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Row("recordings", "recordings", read)] if recorded else []
@@ -272,8 +273,7 @@ def copy_speech(
 
     `samples` `(S,)` is the recording at 22 050 Hz. A waveform decoder also needs GPT latents, which depend on the
     text tokens `text_ids` and on `voice`, encoded from another recording of the speaker. Returns audio `(S',)` at the
-    model's sample rate, and the codes of the recording, `(C,)`.
-    """
+    model's sample rate, and the codes of the recording, `(C,)`."""
     model, config = synthesizer.model, synthesizer.config.model
     mel = np.asarray(MelSpectrogram(DVAE_MEL)(samples[None]))
     codes = np.asarray(model.dvae.encode(model.normalize_mel(mel)))[0].astype(np.int32)

@@ -19,7 +19,7 @@ OF_RAY = tuple("host port max_connections grace_seconds wyoming_port wyoming_hos
 def application(flags: dict[str, Any]) -> Any:
     """Builds a Ray Serve application from flags of `myxtts serve`, such as `{"checkpoint": "runs/mine", "queue": 16}`.
 
-    Raises `UserError` if Ray is not installed, or a flag is unknown, invalid, or not for replicas (see `OF_RAY`).
+    Raises `UserError` if Ray is not installed, or if a flag is unknown, invalid or forbidden for replicas (`OF_RAY`).
     """
     with needing('This needs Ray Serve. Install it with: pip install "myxtts[ray]"'):
         from ray import serve

@@ -235,7 +235,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), ApiError(503, waited, None, "queue_timeout", retry))
 
     def _admit(self):
-        """Starts queued texts up to `most_texts`. If the batch has room, adds the next sentences of running texts."""
+        """Starts queued texts if fewer than `most_texts` run. Adds sentences of running texts if the batch has room."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:

@@ -119,7 +119,8 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def find_voice(
     text: str, voices: VoiceBook, settings: ServerSettings, voice: str, language: str | None
 ) -> tuple[ServedVoice, str]:
-    """Returns the voice named `voice`, and the language code for `text`. Raises `ApiError` if either is unknown."""
+    """Returns the voice called `voice`, and the code of the language in which to speak `text`: `language` or, if it is
+    None, that of the voice, that of the server, or a guess. Raises `ApiError` if the voice or `language` is unknown."""
     languages = voices.model.tokenizer.languages
     try:
         asked = language and get_language(language, languages).code
@@ -134,8 +135,7 @@ def make_job(
 ) -> SpeechJob:
     """Checks a request and creates a job for it. Reads files, so the function must not run in the event loop.
 
-    `id` is the id of the HTTP request. Raises `ApiError` if a field is invalid, or the text cannot be spoken.
-    """
+    `id` is the id of the HTTP request. Raises `ApiError` if a field is invalid, or the text cannot be spoken."""
     if request.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"The model {request.model!r} does not exist; use {known[0]}.", "model", "model_not_found")
     if len(request.input) > settings.max_characters:

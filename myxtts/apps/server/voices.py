@@ -54,8 +54,7 @@ class VoiceBook:
             names need no alias: they select a voice of the same language and sex, if there is one. OpenAI's names have
             no language, so they select a voice for the language of the text.
 
-    Raises `FileNotFoundError` if the folder does not exist, and `UserError` if an alias does not name a voice.
-    """
+    Raises `FileNotFoundError` if the folder does not exist, and `UserError` if an alias does not name a voice."""
 
     def __init__(
         self, model: Model, speakers: Mapping[str, str | None], folder: Path | None, aliases: Mapping[str, str] = {}
@@ -87,8 +86,9 @@ class VoiceBook:
         return self._speakers | found
 
     def find(self, name: str, language: str) -> ServedVoice:
-        """Returns the voice with this name or alias. If none has it, but `name` is "" or an OpenAI or Kokoro voice,
-        returns one that suits the text's likely `language` (see `_stand_in`). Raises `ApiError` if none is found."""
+        """Returns the voice with this name or alias. Otherwise, if `name` is "" or a voice name of OpenAI or Kokoro,
+        returns a substitute (see `_stand_in`). `language` is the text's likely language. Raises `ApiError` if no voice
+        is found."""
         voices, name = self.all(), composed(name)
         name = name if name in voices else self.aliases.get(name, name)
         if voices and name not in voices:
@@ -102,9 +102,8 @@ class VoiceBook:
     def add(self, name: str, content: bytes) -> ServedVoice:
         """Encodes the voice in `content`, an audio file, and saves the voice to the folder. Not thread-safe.
 
-        Raises `ApiError` if `name` or the recording is invalid (400), `name` is already the name of a voice, alias or
-        file (409), or the folder is full (403).
-        """
+        Raises `ApiError` if `name` or the recording is invalid (400), if a voice, alias, file, OpenAI or Kokoro already
+        uses `name` (409), or if the folder is full (403)."""
         if not VOICE_NAME.fullmatch(without_marks(name := composed(name))) or len(name.encode()) > MOST_NAME_BYTES:
             rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
             raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
@@ -138,8 +137,9 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns `name` or, if it is "" or a voice of OpenAI or Kokoro, the name of a substitute from `voices`. Prefers
-    voices of the same language (if the name shows none, of `language`) and, among these, voices of the same sex."""
+    """Returns `name` if it is neither "" nor a voice name of OpenAI or Kokoro, otherwise the name of a substitute from
+    `voices`. Prefers voices in the language of a Kokoro name, then in `language`, and among these, voices of the same
+    sex."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[^\W_][\w .-]{0,99}(?<! )")
 
 
 def runs_in(folder: Path) -> list[str]:
-    """Returns the names of runs, newest first. A run `base` is listed as `./base`: `base` is the bundled model."""
+    """Returns the names of runs, newest first. A run named `base` is `./base`, because `base` is the bundled model."""
     found = [path.parent for path in folder.glob(f"[!.]*/{SETTINGS}") if kind_of(path.parent) in (MODEL, SETTINGS)]
     found.sort(key=lambda path: status_of(path).st_mtime, reverse=True)
     return [model_name(path.relative_to(folder)) for path in found]
@@ -73,10 +73,10 @@ class DataSets:
         return self.folder(name).with_name(f"{name}{RECORDINGS}")
 
     def keep(self, name: str, files: Sequence[str] | None, is_heard: bool = False) -> Path | None:
-        """Copies uploaded files for a data set. If there are subtitles, or `is_heard` (a recognizer is used), the files
-        are treated as long recordings: they are copied to a new folder in `recordings(name)`, which is returned.
-        Otherwise the files are treated as clips with texts: they are copied to `folder(name)`, and None is returned.
-        Raises `UserError` if a file has an unknown type or no text, or does not fit the existing data set."""
+        """Copies uploaded files for a data set. If they include subtitles, or if a recognizer is used (`is_heard`), the
+        files are treated as long recordings and copied to a new folder in `recordings(name)`, which is returned.
+        Otherwise, they are treated as clips with texts and copied to `folder(name)`, and None is returned. Raises
+        `UserError` if a file has an unknown type or no text, or does not fit the existing data set."""
         folder, names = self.folder(name), [Path(file).name for file in files or ()]
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
@@ -127,7 +127,7 @@ class DataSets:
         return folder
 
     def lists(self, folder: str | Path) -> list[Path]:
-        """Returns the paths of a data set's CSV lists; [] if the page did not cut the data set from recordings."""
+        """Returns the paths of a data set's CSV lists; [] if the data set was not cut from recordings on the page."""
         lists = [Path(folder, name) for name in ("metadata_train.csv", "metadata_eval.csv")]
         return [path for path in lists if path.is_file()] if Path(folder).parent == self.home else []
 
@@ -189,7 +189,7 @@ def kept_in(home: Path) -> dict[str, Kept]:
 
 
 def _parts(kind, folder):
-    """Returns what `to_trash` moves: `folder`, preceded by a data set's recordings or a run's output file, if any."""
+    """Returns the paths to move to the trash: a data set's recordings or a run's output file, if any, then `folder`."""
     beside = {"data": folder.with_name(f"{folder.name}{RECORDINGS}"), "run": output_path(folder)}
     return [path for path in (beside.get(kind), folder) if path and (path.exists() or path == folder)]
 
@@ -213,7 +213,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
 
 
 def to_trash(home: Path, place: str | None, tasks: Tasks) -> Path:
-    """Moves the `removable` folder `home / place` and related paths (`_parts`) to the trash; returns its new path."""
+    """Moves the `removable` folder `home / place` and its `_parts` to the trash; returns the folder's new path."""
     one = removable(home, place, tasks)
     (home / TRASH).mkdir(exist_ok=True)
     trainings.pop(one.folder.resolve(), None)  # how its training ended does not concern a new run of this name

@@ -57,8 +57,8 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _checked(studio, texts, page_language, chosen):
-    """Adds a button that checks a data set, and outputs that show report, clips, editable texts and `report.html`.
-    `chosen` are the inputs for folder and language. Returns a function that makes a Gradio event start the check."""
+    """Adds a button that checks a data set, and components that show report, clips, editable texts and `report.html`.
+    `chosen` are the inputs for folder and language. Returns a function that connects a Gradio event to the check."""
     check = gr.Button(texts["check"], elem_id="data_check")
     line, report = parts.state_line("data_notice"), parts.log_box(texts["report"], "data_report", 6)
     with gr.Column(visible=False, elem_id="data_clips_box") as clips_box:
@@ -275,7 +275,7 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
 
 
 def _list(studio, texts, choices):
-    """Adds the list of runs, data sets and exports, a button to move an item to the trash, and a confirm button."""
+    """Adds the list (runs, data sets, exports), a button to move an item to the trash, and a button to confirm this."""
 
     def rows():
         found = kept_in(studio.home)

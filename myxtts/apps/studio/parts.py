@@ -84,7 +84,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. When the
     command ends, `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the
     output folder or None. A page that is opened later shows the last command and, if it is still running, also calls
-    `end(folder)` when it ends. `name` is the id of the run button; `texts[label]` (default: `name`) is its text.
+    `end(folder)` when it ends. The run button has the id `name`, and the text `texts[label]` (or `texts[name]`).
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -144,8 +144,8 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` with `fill()` when the page or the tab opens, and after events passed to `refill`.
-        If `is_typed`, opening the tab updates nothing, because typed text would be lost. `name` is the `api_name`."""
+        """Updates the inputs `lists` with `fill()` when the page opens, when the tab opens (unless `is_typed`, because
+        typed text would be lost), and after events passed to `refill`. `name` is the `api_name` of the Gradio event."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)

@@ -71,8 +71,9 @@ class Studio:
         return {os.path.relpath(clip.wav_path, os.path.realpath(folder)): clip for clip in clips}
 
     def data_language(self, folder: str | None, before: str) -> str:
-        """Returns the most common language of the clips in `folder`. If most have no label (they count as `before`), it
-        is detected from the texts. Returns `before` if it is not supported or the clips cannot be read."""
+        """Returns the most common language of the clips in `folder`. Clips without a label count as `before`. If
+        `before` is the most common, detects the language from the texts. Returns `before` for an unsupported language
+        or unreadable clips."""
         with suppress(UserError, OSError):
             stated, found = self.clip_languages(self.clips(folder, before).values() if folder else ())
             found = found if stated == before else stated
@@ -90,7 +91,7 @@ class Studio:
 
     def make_data_set(self, name: str, files: list[str] | None, language: str, recognizer="") -> Iterator[str]:
         """Makes a data set from uploaded files. If the files include subtitles, or a recognizer is given, runs `myxtts
-        make-dataset` and yields its output. If this fails before a clip is made, removes the uploads."""
+        make-dataset` and yields its output. If the command fails before a clip is made, removes the uploads."""
         recognizer = (recognizer or "").strip()
         known = recognizer.removeprefix("whisper-") in ("", "pocketsphinx", *WHISPER_SIZES) or "{wav}" in recognizer
         if not (known or recognizer.startswith("hf://") or Path(recognizer).is_dir()):
@@ -136,8 +137,8 @@ class Studio:
             yield "\n\n".join(one for one in printed.split("\n\n") if has_gpu or not one.startswith("LARGEST BATCH"))
 
     def speakers(self, language: str, *names: str, before: str | None = None) -> list[str]:
-        """Returns the voices that all models `names` share: first the voices in `language`, then the other voices. The
-        previously selected voice `before`, if shared, is the first voice of its group."""
+        """Returns the voices that all models `names` share: first the voices in `language`, then the others. In each
+        group, the previously selected voice `before` is first (if it is shared), followed by training speakers."""
         voices, *others = (read_speakers(self.folder(name)) for name in names)
         kin = lambda it: (it or "").partition("_")[2]  # voices such as `en_f2` and `de_f2` are one voice
         fits = lambda it: (voices[it].language == language, it == before, bool(voices[it].clip), kin(it) == kin(before))
@@ -171,8 +172,8 @@ class Studio:
         return found, next(iter(voices), None), guessed * (guessed != found), with_names(max(unknown, key=len))
 
     def example(self, text: str, language: str, speaker: str | None, name: str, usual: str) -> str:
-        """If `text` is a sample sentence, returns its translation to `language`; otherwise, returns `text`. If
-        `language` is "", uses the language of the voice `speaker` of model `name`; if that is unknown, uses `usual`."""
+        """Returns the translation of a sample sentence to `language`; returns any other `text` unchanged. If `language`
+        is "", uses the language of `speaker`, a voice of the model `name`, or `usual` if this language is unknown."""
         voice = read_speakers(self.folder(name)).get(speaker)
         found = EXAMPLES.get(language or voice and voice.language, EXAMPLES[usual])
         return found if text in EXAMPLES.values() else text
@@ -182,8 +183,7 @@ class Studio:
 
         `options` are, in this order: language ("" to detect it), path of a recording of the voice or None, name of a
         voice to use without a recording, seed, temperature (0 for the run's setting), speed. Raises `UserError` if the
-        model cannot speak the text. Calls `progress(finished, total)` with numbers of text pieces.
-        """
+        model cannot speak the text. Calls `progress(finished, total)` with numbers of text pieces."""
         synthesizer, *manner = self._opened(run, *options, which=which)
         speech = synthesizer.speak(text, *manner, retries=1, progress=progress)
         return speech.sample_rate, to_int16(speech.samples)

@@ -115,8 +115,8 @@ def training_flags(recipe: str, folder: Path, values: Mapping[str, Any]) -> list
 
 
 def _model_in(source):
-    """Returns a dict with a model's `size`, `g2p`, trained `stages`, and `released` (True for XTTS v2, its conversions,
-    and models of its size). Returns {} if `source` is neither XTTS v2 nor a model on this machine."""
+    """Returns a dict with a model's `size`, `g2p`, trained `stages` and `released` (True for XTTS v2, converted models
+    and models of XTTS v2's size). Returns {} if `source` is neither XTTS v2 nor a model on this machine."""
     if source == XTTS_V2:
         return dict(size=RELEASED_SIZE, g2p=(), released=True, stages=())
     if is_hub_name(source) or kind_of(source) not in (*MODELS, RELEASE, TRAINER):  # starting the run reports it

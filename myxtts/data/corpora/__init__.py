@@ -107,8 +107,8 @@ def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the text file next to a recording, or None. Subtitles are preferred to plain text. Of several such files,
-    one with the code of `language` in its name (`talk.en.srt`) is preferred. Files of other languages are ignored."""
+    """Returns the subtitle or text file next to a recording, or None. Prefers subtitles to plain text, and then a file
+    with the code of `language` in its name (`talk.en.srt`). Ignores files of other languages."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
     codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
     is_tag = lambda path: path.suffix.lower() in SUBTITLES and re.fullmatch("(?!cc)[a-z]{2}(-.*)?", codes[path])
@@ -169,7 +169,7 @@ def _note_unused_audio(reading, layout):
 
 
 def _guess_language(reading):
-    """Detects the language of unlabeled clips, rejects clips in a wrong script, and adds notes on doubtful labels."""
+    """Detects the language of unlabeled clips, rejects clips in wrong scripts, and reports doubtful language labels."""
     unnamed = [clip for clip in reading.utterances if clip.language == reading.language]
     language, note = guess_language((clip.text for clip in unnamed), reading.language)
     if note:
@@ -196,8 +196,8 @@ def _guess_language(reading):
 
 
 def _refuse_letters(reading, language, group):
-    """Rejects clips of `group` whose script `language` does not use; raises `CorpusError` for over 10 % of all clips.
-    Does nothing if `language` allows Latin letters, or if the whole group fits `language` or one other language."""
+    """Rejects clips of `group` in a script that `language` does not use. If these are over 10 % of all clips, raises
+    `CorpusError`. Does nothing if `language` allows Latin letters, or `group` fits `language` or one other language."""
     read_as, note = guess_language((clip.text for clip in group), language)
     may_be_latin = "LATIN" in get_language(language).scripts or get_language(language).romanize  # such as pinyin
     if not note or read_as != language or may_be_latin:

@@ -56,8 +56,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Content of a data set in the folder `root`; `format` is the name of its `CorpusFormat`. `warnings` are about
-    `utterances`, and empty until `inspect_corpus` has read the audio."""
+    """Content of a data set in the folder `root`; `format` is the name of its `CorpusFormat`. `warnings` describe
+    problems of the accepted clips, `utterances`, and are empty until `inspect_corpus` has read the audio."""
 
     root: Path
     format: str

@@ -194,7 +194,7 @@ class CorpusFolder:
         `audio_roots`, the first component is the path of that root. Raises `ClipRefused` if the path is invalid.
 
         An absolute path that does not exist, or a relative path whose first folder does not exist, may be from another
-        computer. In this case, leading folders are removed until the rest is a file's path in a `searched` folder.
+        computer. In this case, removes leading folders until the rest leads to an audio file in a folder of `searched`.
         """
         if not is_name(name):
             detail = f"The id has over {MAX_NAME_LENGTH} characters, or control or direction characters."

@@ -76,7 +76,7 @@ def _extract(audio, path):
 
 
 def _with_language(reading, place):
-    """Returns `place`, with the language named in `lang.txt` (from xtts-finetune-webui) if it is a known language."""
+    """Returns `place`, with its language replaced if `lang.txt` (from xtts-finetune-webui) names a known language."""
     path = place.path / "lang.txt"
     code = to_code(reading.folder.read_text(path, 100).strip()) if reading.folder.has(place.path, path.name) else ""
     return place._replace(language=code) if code in LANGUAGES else place
@@ -137,8 +137,8 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
 
 
 def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
-    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`.
-    If `is_split`, reads nothing unless there is a `metadata.*` list to train on, and a validation or test list."""
+    """Reads a folder with one list of any name, or with lists such as `train.csv`, `val.csv` and `test.csv`. If
+    `is_split` is true, reads only folders with both a `metadata.*` list for training and a validation or test list."""
     folder = reading.folder
     usual = [place.path / name for name in _USUAL_LISTS if folder.has(place.path, name)]
     if is_split and not usual:  # VCTK, Kaldi, … have their own texts and speakers
@@ -169,7 +169,8 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
 
 
 def _find_lists(reading, place, folder, is_split=False):
-    """Returns a folder's lists, `{path: Table}`. Skips `speakers.csv`, reports and (if `is_split`) unreadable lists."""
+    """Returns a folder's lists as `{path: Table}`. Skips `speakers.csv`, reports on clips, unreadable `.txt` and
+    `.json` files, and, if `is_split` is true, any other unreadable list."""
     names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
     named = [folder / name for name in names]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
@@ -233,7 +234,7 @@ def read_text_files(reading: Reading, place: Place) -> None:
 
 
 def _read_pairs(reading, place, audio, texts, suffix):
-    """Adds a clip for each name with an audio file in `audio` and a `suffix` file in `texts`. Rejects other names."""
+    """Adds a clip per name with an audio file in `audio` and a `suffix` file in `texts`. Rejects unpaired files."""
     for stem in sorted(reading.folder.stems(audio) | reading.folder.stems(texts, (suffix,))):
         transcript = texts / f"{stem}{suffix}"
         with reading.clip(place.prefix + stem, None, transcript):
@@ -241,7 +242,8 @@ def _read_pairs(reading, place, audio, texts, suffix):
 
 
 def _add_pair(reading, place, audio, transcript, name):
-    """Adds the clip `name` from files `audio` (without suffix) and `transcript`. Raises `ClipRefused` on failure."""
+    """Adds the clip `name`: its audio file is `audio` plus any audio suffix, and `transcript` contains its text. Raises
+    `ClipRefused` if the clip cannot be used."""
     folder = reading.folder
     if not folder.has(transcript.parent, transcript.name):
         raise ClipRefused("no text", f"There is no {folder.relative(transcript)} for the audio.")
@@ -260,9 +262,9 @@ def _add_pair(reading, place, audio, transcript, name):
 
 
 def _are_labels(rows):
-    """Returns whether `rows`, matches of `_LABEL`, are labels rather than a transcript such as "1 2 buckle my shoe". If
-    all times have decimals (Audacity), the only condition is that no end is before its start. Otherwise (HTS), the rows
-    must contain letters and sorted times, all durations must be above 0, and at least one duration above 1."""
+    """Returns True if rows are labels with times, False if they are text such as "1 2 buckle my shoe". `rows` are
+    matches of `_LABEL`. If all times have decimals (Audacity), rows are labels unless one ends before it starts. Other
+    rows (HTS) are labels if they have letters and sorted times, durations are above 0, and at least one is above 1."""
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -287,10 +289,8 @@ def read_vctk(reading: Reading, place: Place) -> None:
 
 
 def read_chapters(reading: Reading, place: Place, suffix: str) -> None:
-    """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`.
-
-    Uses `dev-…` folders for validation and skips `test-…` folders. If there are no others, trains on all of these.
-    """
+    """Reads LibriSpeech or LibriTTS: `SPEAKER/CHAPTER/` folders with texts in files that end with `suffix`. Uses
+    `dev-…` folders for validation and skips `test-…` folders. If there are only such folders, trains on all of them."""
     has_texts = lambda path: any(name.endswith(suffix) for name in reading.folder.files(path))
     chapters = [path for path in reading.folder.walk(place.path, 3) if has_texts(path)]
     of_sets = lambda names: {path for path in chapters if names.intersection(path.relative_to(place.path).parts)}
@@ -324,9 +324,9 @@ def read_mls(reading: Reading, place: Place) -> None:
 
 
 def read_m_ailabs(reading: Reading, place: Place) -> None:
-    """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`.
-    If a direct subfolder of `place` looks like a book, it may be a speaker's folder in another layout. Then nothing is
-    read, unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
+    """Reads M-AILABS: books such as `de_DE/by_book/female/SPEAKER/BOOK/`, each with a `metadata.csv` and `wavs/`. A
+    direct subfolder of `place` that looks like a book may be a speaker's folder in another layout. If there is such a
+    subfolder, reads nothing, unless the path of `place` contains `by_book` or the user chose the format `m-ailabs`."""
     folder = reading.folder
     is_book = lambda path: folder.has(path, "metadata.csv") and path / "wavs" in folder.subfolders(path)
     books = [path for path in folder.walk(place.path, 5) if is_book(path)]

@@ -43,8 +43,8 @@ class Table(NamedTuple):
     """List of clips in the file `path`. The audio files are in the folders `audio_places`.
 
     If `dialect` is None, each line is a JSON object. In `columns`, None stands for an unused column. `header_line` is
-    the index of the header. `is_guess` is True if the columns or, below a header, the text column were guessed from
-    their content.
+    the index of the header. `is_guess` is True if columns were guessed from their content: all columns of a list
+    without a header, or the text column of a list with a header.
     """
 
     path: Path
@@ -151,9 +151,9 @@ def header_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 
 def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
-    """Returns the `Table` of a list in which at least half of the cells in one column name audio files; None for other
-    lists. If a header names no text column, the text column is the unknown column with the most letters. If there is no
-    header, `columns_by_content` finds the columns."""
+    """Returns the `Table` of a list if at least half of the cells in one of its columns name audio files; otherwise,
+    None. If there is no header, `columns_by_content` finds the columns. If the header names no text column, the text
+    column is the one with the most letters among the columns with unknown names."""
     lines = reading.folder.read_lines(path)
     first = _first_line(lines) or 0
     sample = [line for line in lines[first : first + 100] if line.strip()]
@@ -194,7 +194,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
 
 def plain_table(reading: Reading, place: Place, path: Path, separator: str | None = None) -> Table:
     """Returns the `Table` of a list without a header. `columns_by_content` finds the columns; usual columns are
-    `id|text|normalized text` and `id|text|normalized text|speaker`. A `separator` of None is guessed."""
+    `id|text|normalized text` and `id|text|normalized text|speaker`. If `separator` is None, it is guessed."""
     lines = reading.folder.read_lines(path)
     dialect = find_dialect(lines, separator or _guess_separator(lines))
     rows = [cells for cells in map(dialect.split, lines) if len(cells) > 1 and any(cells)]
@@ -348,7 +348,7 @@ def read_split(reading: Reading, place: Place, training: Table, validation: Tabl
 
 
 def read_parts(reading: Reading, place: Place, parts: dict[str, Path], training: str, read: Callable[[Place], object]):
-    """Calls `read` for the validation split in `parts` (`{split: folder}`), if any, then for the split `training`."""
+    """Calls `read` for the validation split in `parts` (`{split: folder}`), if any, and then for `parts[training]`."""
     validation, *others = [name for name in VALIDATION if name in parts and name != training] or [None]
     for name in others:
         reading.note("The folder ", reading.folder.relative(parts[name]), " is not used.")

@@ -120,7 +120,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     """Converts a Coqui model to a MyXTTS model in `output`, a new or empty folder. An error leaves no partial model.
 
     Returns the model's settings, and a `Stored` for each tensor in the files, used or unused. Raises `CheckpointError`
-    if a tensor is missing, unknown, misshapen or not finite, or the files belong to different models, and
+    if a tensor is missing, unknown, misshapen or not finite, or if the files belong to different models. Raises
     `TorchCheckpointError` if a file is damaged, or calls functions that checkpoints do not need.
     """
     require(is_new_or_empty(output), "--output", "a new or empty folder", output, "Name another, or delete it.")
@@ -147,7 +147,7 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
 
 
 def _gather(files, checkpoint):
-    """Returns all tensors as `{key: Stored}`. Keys are names in current coqui-tts; DVAE keys start with `dvae.`."""
+    """Returns all tensors, `{key: Stored}`. Keys are names in current coqui-tts; the DVAE's start with `dvae.`."""
     stored = {}
     for name, array in _items(checkpoint, files.model):
         key, reason = coqui.modern_name(name), None
@@ -180,8 +180,8 @@ def _items(checkpoint, path):
 
 
 def _match(tensors, stored):
-    """For each `Stored`, sets `weight` (what it is converted to) or `reason` (why it is unused). Raises
-    `CheckpointError` if a tensor of the list `tensors` is missing or invalid, or a tensor in `stored` is unknown."""
+    """Sets the field `weight` or `reason` of each `Stored` in the dictionary `stored`. Raises `CheckpointError` if
+    a tensor in the list `tensors` is missing or has a wrong shape or dtype, or if `stored` has an unknown tensor."""
     missing, wrong = [], []
     for tensor in tensors:
         for key, shape in zip(tensor.names, tensor.shapes, strict=True):
@@ -219,7 +219,7 @@ def _check_front_end(stored):
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):
-    """Writes a checkpoint for each part of the model. `mel_stats` is stored with the DVAE or, if none, with the GPT."""
+    """Writes a checkpoint for each part. `mel_stats` is stored with the DVAE, or with the GPT if there is no DVAE."""
     parts = {}
     for tensor in tensors:
         part, file = (tensor.part, "model") if with_dvae or tensor.part != "dvae" else ("gpt", MEL_STATS)
@@ -336,7 +336,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts MyXTTS's `weights` `{name: array}` to Coqui's, as described by `tensors`. Most results are views."""
+    """Converts `weights` `{MyXTTS name: array}` to `{Coqui name: array}` as `tensors` lists them. Most are views."""
     if unknown := sorted(weights.keys() - {tensor.weight for tensor in tensors}):
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}

@@ -29,7 +29,7 @@ def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
     """Returns the settings of a checkpoint. Settings that are missing get the values of XTTS v2.
 
     Args:
-        path: The checkpoint's `config.json`; None uses `stored` instead.
+        path: The checkpoint's `config.json`. If None, `stored` is used instead.
         stored: The entry `config` of the checkpoint: a dictionary, an unpickled coqui-tts object, or None.
 
     Raises `CheckpointError` if the file is not JSON, or a setting has an unsupported value.

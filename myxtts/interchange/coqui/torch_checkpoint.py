@@ -218,7 +218,7 @@ class Unpickler:
 
 
 def _literal(name, argument):
-    """Returns a `_Cell` with the value that opcode `name` pushes: a constant, such as True, or its `argument`."""
+    """Returns a `_Cell` with the value that opcode `name` pushes: a constant such as True, or the given `argument`."""
     if name in _LITERALS:
         return _Cell(copy.copy(_LITERALS[name]))
     if name == "GLOBAL":
@@ -256,8 +256,8 @@ def read_torch_checkpoint(path: str | os.PathLike) -> Any:
     Supports the zip format and the format used before PyTorch 1.6, which has no checksums. Arrays are read-only views
     of the memory-mapped file, so they need little memory. bfloat16 arrays have the dtype `ml_dtypes.bfloat16`.
 
-    Returns the saved object: usually a dictionary of arrays by name, or a dictionary with arrays by name under
-    `"model"`. Objects that are neither tensors nor plain Python values become `StubObject`s.
+    Returns the saved object: usually a dictionary of arrays by name, or a dictionary whose entry `"model"` is such a
+    dictionary. Objects that are neither tensors nor plain Python values become `StubObject`s.
 
     Raises `TorchCheckpointError` if the file is damaged, is not a PyTorch checkpoint, or is not safe to read.
     """
@@ -355,7 +355,7 @@ def _read_legacy(path, data):
 
 
 def _pickle(value, arrays):
-    """Returns pickle opcodes for `value`. Appends its arrays to `arrays`; an array's index is its storage key."""
+    """Returns pickle opcodes for `value`. Appends its arrays to `arrays`, whose indices are the storage keys."""
     if isinstance(value, dict):
         return b"}(" + b"".join(_pickle(one, arrays) for one in itertools.chain.from_iterable(value.items())) + b"u"
     if not isinstance(value, np.ndarray):

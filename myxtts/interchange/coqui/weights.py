@@ -103,7 +103,7 @@ _LAYOUTS = {
 
 
 def _tensors(part, table, **numbers):
-    """Yields a `Tensor` for each weight in entry `[part][table]` of `weights.toml`. `numbers` replace placeholders."""
+    """Yields a `Tensor` for each weight in `[part][table]` of `weights.toml`. `numbers` replace the placeholders."""
     for line in _TABLES[part][table].splitlines():
         kind, theirs, ours, *sizes = line.format(**numbers).split()
         shape = [math.prod(int(numbers.get(factor, factor)) for factor in size.split("*")) for size in sizes]

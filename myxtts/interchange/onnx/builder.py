@@ -69,7 +69,7 @@ class Tensor:
 
 
 class Builder:
-    """Builds one graph, node by node. `linear` stores matrices in the format `weights`, `FLOAT32` or `INT8`."""
+    """Builds a graph, node by node. `weights` is the format in which `linear` stores matrices: `FLOAT32` or `INT8`."""
 
     def __init__(self, name: str, weights: str = FLOAT32):
         self.name, self.weights, self.onnx = name, weights, import_package("onnx")
@@ -137,7 +137,7 @@ class Builder:
         return self.op("Conv", x, kernel, *bias, pads=[layer.padding] * 2 * axes, **shape)
 
     def layer_norm(self, x: Tensor, layer: Any, width: int = 0) -> Tensor:
-        """Applies a Keras LayerNormalization to the last axis. Without a scale, `width` must be the axis size."""
+        """Applies a Keras LayerNormalization to the last axis. `width`, its size, may be 0 if `layer` has a scale."""
         scale = layer.gamma if layer.scale else np.ones(width)
         bias = [layer.beta] if layer.center else []
         return self.op("LayerNormalization", x, scale, *bias, axis=-1, epsilon=layer.epsilon)
@@ -162,7 +162,7 @@ class Builder:
         return model
 
     def save(self, path: Any) -> None:
-        """Writes the graph to a file. Weights of a graph above 1.9 GB go to a second file in the same folder."""
+        """Writes the graph to a file. For a graph above 1.9 GB, weights go to a second file in the same folder."""
         model = self.model()
         large = model.ByteSize() > 1_900_000_000
         self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")

@@ -80,7 +80,7 @@ class OnnxSteps:
         return self._reading.run(None, arrays)
 
     def move(self, state: DecodingState, rows: list[int], kept: slice, padding: tuple[int, int]) -> DecodingState:
-        """Returns the state of sentences `rows`, with a cache cut to positions `kept` and zero-padded by `padding`."""
+        """Returns the state of sentences `rows`. Keeps cache positions `kept`, padded with `(before, after)` zeros."""
         keys = tuple(np.pad(one[rows][..., kept], ((0, 0),) * 3 + (padding,)) for one in state.keys)
         values = tuple(np.pad(one[rows][:, :, kept], ((0, 0),) * 2 + (padding, (0, 0))) for one in state.values)
         return DecodingState(keys, values, *(np.take(part, rows, axis=0) for part in state[2:]))

@@ -150,7 +150,7 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
 
 
 def _voices(folder, synthesizer):
-    """Returns the arrays of `voices.npz` by name. Each row is a voice; the array `trained` marks training speakers."""
+    """Returns the arrays of `voices.npz` by name, with a row per voice. The array `trained` marks training speakers."""
     config, stored, voices = synthesizer.model.config, read_speakers(folder), {}
     for name in sorted(stored, key=lambda one: stored[one].clip is None):  # speakers of the training data first
         try:

@@ -17,7 +17,7 @@ RUNTIME, ESPEAK = read_toml(__file__, "npm.toml").values()
 
 
 def fetch_package(package: dict[str, Any]) -> Path:
-    """Downloads the archive of an npm package, unless it is in the user's cache. Returns the path of the archive.
+    """Downloads the archive of a package in `npm.toml`, unless it is in the user's cache. Returns the archive's path.
 
     Raises `UserError` if `npm` cannot download the archive, or if the digest of the archive is wrong.
     """

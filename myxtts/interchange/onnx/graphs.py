@@ -14,7 +14,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     """Builds the forward pass of the GPT over N latents, L text ids and one code, after P cached positions.
 
     The first call processes the prompt: latents, `[START]` text `[STOP]`, start code. It needs a cache of one dummy
-    position that `mask` hides. Later calls process one code, with N = L = 0. Only new keys and values are output.
+    position that `mask` hides. Later calls process one code, with N = L = 0. Outputs omit cached keys and values.
 
     Inputs for B rows: `latents` `(B, N, width)`, `text` `(B, L)` and `code` `(B, 1)`; for each layer, `keys_i`
     `(B, heads, D, P)` and `values_i` `(B, heads, P, D)`. `index` `(B,)` is the number of codes before `code`,

@@ -161,9 +161,9 @@ class Speaker:
 
     def choose(self, voice=None, language=None, text=""):
         """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice
-        or, if there is none or several, a voice that speaks the language. The default language is the first of these
-        that fits `text`: the voice's language (if unknown, the language shared by all training voices); a language
-        guessed from `text`; English. Raises `ValueError` if the model lacks the language, or `text` does not fit it."""
+        or, if there is not exactly one, a voice that speaks the returned language. The default language is the language
+        of the voice. If that is not known: the language of all training voices. If they differ or `text` does not fit:
+        a guess from `text`, or English. Raises `ValueError` if the model lacks the language or `text` does not fit."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language
 
@@ -276,7 +276,7 @@ class Cache:
         self.values = [np.zeros((1, heads, 1, depth), np.float32) for _ in range(model["layers"])]
 
     def read(self, run, latents, text, code, index):
-        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and the code at `index`; returns logits and state."""
+        """Runs the GPT on latents `(1, N, width)`, text `(1, L)` and code number `index`. Returns logits and state."""
         new, size = latents.shape[1] + text.shape[1] + 1, self.keys[0].shape[3]
         mask = (np.arange(size + new) < self.filled) | (np.arange(size + new) >= size)
         arrays = {f"keys_{i}": one for i, one in enumerate(self.keys)}

@@ -1,7 +1,7 @@
-"""The supported languages: `languages.toml` describes them, and modules of this package add functions to some.
+"""The supported languages. `languages.toml` describes all of them; modules of this package add functions for a few.
 
 Seventeen languages come from XTTS v2 (Casanova et al. 2024, "XTTS: a Massively Multilingual Zero-Shot Text-to-Speech
-Model", section 3). Their tables and character limits, even the errors (`co.` is always "company"), are those of Coqui,
+Model", section 3). Their tables and character limits are copied from Coqui with all errors (`co.` is always "company"),
 so that token ids agree with released checkpoints. The limits of Persian and Amharic allow about 17 s of speech.
 """
 

@@ -126,7 +126,7 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
 
 def _write_out(readings, shared_stop, eaten, text):
     """Splits a text after matches of `shared_stop`, and rewrites each part by the rules `readings`. If a part loses its
-    full stop, adds it again. Doubles the stop of a final abbreviation in `eaten`, because cleaning removes one."""
+    full stop, adds it again. If a part ends with an abbreviation in `eaten`, doubles its stop: cleaning removes one."""
     ends = [0, *(match.end() for match in _compiled(shared_stop).finditer(text)), len(text)]
     parts = []
     for start, end in pairwise(ends):

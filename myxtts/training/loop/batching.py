@@ -87,7 +87,7 @@ def with_batch(config: XTTSConfig, stage: str, batch_size: int, accumulation: in
 
 
 def fit_batch_size(trainer: "StageTrainer", dataset: SpeechDataset) -> SpeechDataset:
-    """Sets a new run's batch size to the largest that fits in memory. Returns `dataset` with the trainer's settings."""
+    """Sets a new run's batch size to the largest that fits in memory. Returns `dataset` with the trainer's config."""
     batching = trainer.batching
     if trainer.step == 0:
         effective = batching.batch_size * batching.accumulation

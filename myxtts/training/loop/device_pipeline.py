@@ -34,7 +34,7 @@ LOST_WORKER = (*_UNREACHABLE, tf.errors.AbortedError, tf.errors.CancelledError, 
 
 
 def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
-    """Returns how many batches to prefetch: `data.pipeline_buffer_size`; with memory isolation, 2 to 8 by default."""
+    """Returns how many batches to prefetch: `data.pipeline_buffer_size` (default with memory isolation: 2 to 8)."""
     requested = config.data.pipeline_buffer_size
     if plan.mode != "isolated" or not isinstance(requested, Default):
         return requested
@@ -42,8 +42,8 @@ def prefetch_depth(config: XTTSConfig, plan: DevicePlan, stage: str) -> int:
 
 
 def _prepared(waves, prepare, transfer, start, seconds, now):
-    """Reads the batches `waves`, applies `prepare` and `transfer` to each, and yields the results. The first batch has
-    position `start`. Sets `now.phase` to the current phase, and adds its duration to the Counter `seconds`."""
+    """Applies `prepare` and then `transfer` to each batch in `waves`, and yields the results. The position of the first
+    batch is `start`. Stores the current phase in `now.phase`, and adds each phase's time to the Counter `seconds`."""
 
     def timed(phase, call, *arguments):
         now.phase, began = phase, time.monotonic()
@@ -246,7 +246,7 @@ class Replicas:
             yield
 
     def adopt(self, model: keras.Model) -> None:
-        """Prepares `model` for training. Raises `ConfigError` unless the only replica is on the device of `model`."""
+        """Prepares `model` for training. Raises `ConfigError` if it is on a wrong device, or with several replicas."""
         hint = "Save it with model.save_to_preset(FOLDER) and give training.init_from=FOLDER to myxtts.train()."
         require(self.count == 1, "model=", "trained on one device", f"{self.count} devices", hint)
         device, found = self.devices[0], {short_name(variable.value.device) for variable in model.variables}

@@ -16,7 +16,7 @@ from myxtts.training.stages.base import Objective
 
 
 class TrainStep:
-    """Train step of a stage: runs its updates in order, one per objective. Each sees the changes of those before it.
+    """Train step of a stage. Runs one update per objective, in order; an update sees the changes of earlier updates.
 
     Must be created in the strategy's scope and on the model device, where its variables stay.
 
@@ -92,7 +92,7 @@ class TrainStep:
                     self._accumulate.get_concrete_function(rule, batch, counts, seed, phase)
 
     def acting(self, phase: str) -> list[UpdateRule]:
-        """Returns the rules of the updates that run in the stage's phase `phase`, in order."""
+        """Returns the `UpdateRule`s that apply in the stage's phase `phase`, in the order of the updates."""
         return [rule for rule in self.rules if rule.phases is None or phase in rule.phases]
 
     def _of_rules(self, variables) -> dict[str, tf.Variable]:
@@ -168,9 +168,9 @@ class TrainStep:
             seed: Dropout seed, two integers.
 
         Returns scalars by name: `loss` (weighted sum), each loss, `gradient_norm`, and `finite`. If an update has a
-        name, its results have this name as a prefix, as in `discriminator/loss`. Only updates that run in the phase
-        have results. If there are several, `loss` and `gradient_norm` are results of the last update, and `finite` is
-        False if any update was skipped.
+        name, its results have this name as a prefix, as in `discriminator/loss`. Only updates that run in the current
+        phase have results. After several updates, `loss` and `gradient_norm` without prefix are those of the last one,
+        and `finite` without prefix is False if any update was skipped.
         """
         # Operations outside the replicas, such as the norm, would otherwise run on the first device: the data device.
         with tf.device(self.strategy.extended.worker_devices[0]):

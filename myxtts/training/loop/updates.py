@@ -163,7 +163,7 @@ def make_optimizer(settings: StageConfig, trainable: dict) -> keras.optimizers.O
 
 
 def no_weight_decay(name: str) -> bool:
-    """Returns True for variables without weight decay in XTTS: biases, embeddings, norms except the perceiver's."""
+    """Returns True for variables without weight decay in XTTS: biases, embeddings, and norms outside the perceiver."""
     last = name.rsplit("/", 1)[-1]
     return last in ("bias", "beta") or last.endswith("_embedding") or (last == "gamma" and "norm" in name)
 

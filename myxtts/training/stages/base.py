@@ -85,24 +85,24 @@ class Stage(ABC):
         self.model: XTTS | None = None
 
     def choose_clips(self, dataset: SpeechDataset, known: Collection[int] = ()) -> SpeechDataset:
-        """Returns `dataset` with only the clips to use. `known` has the `id_hash` of each clip already trained on."""
+        """Selects the clips to use (default: all). `known` contains the `id_hash` of each clip already trained on."""
         return dataset
 
     @staticmethod
     def nothing_to_learn(dataset: SpeechDataset) -> str | None:
-        """Returns a log message on why the stage cannot be trained on the data set; None if it can be trained."""
+        """Returns a log message with the reason if the stage cannot be trained on the data set, else None (default)."""
         return None
 
     def outputs_to_score(self, batch: NamedTuple) -> tuple[np.ndarray, ...] | None:
         """Returns the arrays that `score` needs from a validation batch (default: None). Called on the model device."""
 
     def score(self, outputs: list) -> dict[str, float]:
-        """Returns additional validation metrics by name. `outputs` are `outputs_to_score` results, one per batch."""
+        """Returns more validation metrics (default: none). `outputs` are `outputs_to_score` results, one per batch."""
         return {}
 
     def resynthesize(self, batch: NamedTuple) -> tf.Tensor | None:
         """Resynthesizes the recordings in a prepared validation batch, on the model device. Returns log-mels
-        `(B, T, num_mels)` or audio at 24 000 Hz, `(B, S)`; None if the stage cannot resynthesize."""
+        `(B, T, num_mels)`, audio at 24 000 Hz `(B, S)`, or None (default) if the stage cannot resynthesize."""
 
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model unless `model` is given. Called in the strategy's scope, on the model device.
@@ -137,15 +137,15 @@ class Stage(ABC):
         """Prepares a step on the model device (default: does nothing). `batch` is the first batch of the step."""
 
     def report(self) -> dict[str, float]:
-        """Returns additional metrics for log lines, by name."""
+        """Returns additional metrics for log lines by name, by default none."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:
-        """Yields warnings with hints about `figures`, which are the values of a log line or metrics from `score`."""
+        """Yields warnings with hints (default: none). `figures` are values of a log line, or metrics from `score`."""
         return ()
 
     def helpers(self) -> dict[str, dict[str, Any]]:
-        """Returns the weights that are used only in training, as `{checkpoint file: {name: variable}}`."""
+        """Returns the weights used only in training, as `{checkpoint file: {name: variable}}` (default: none)."""
         return {}
 
     def weight_files(self) -> dict[str, dict[str, Any]]:
@@ -167,7 +167,7 @@ class Stage(ABC):
         return named_weights(self.model) | helpers
 
     def ledger_rows(self, step: "TrainStep", switches: Switches) -> Iterable[LedgerRow]:
-        """Yields rows of the switch report (`Ledger`) specific to this stage. Called after the stage's first step."""
+        """Yields more rows for the switch report (default: none). Called after the first step that changes weights."""
         return ()
 
 
@@ -251,7 +251,7 @@ class Preparation(ABC):
         return *change_speed(batch.wav, batch.wav_lengths, change.speed), change
 
     def log_mel(self, extractor: MelSpectrogram, wav: tf.Tensor, change: Change) -> tf.Tensor:
-        """Returns the normalized log-mel of `wav`, `(B, T, num_mels)`. Applies gain and equalization from `change`."""
+        """Returns the normalized log-mel `(B, T, num_mels)` of `wav`. Applies the gain and equalization in `change`."""
         log_mel = extractor(wav, by_clip=runs_on_cpu(self.device))
         floor = math.log(extractor.spec.log_floor)
         # A gain must not raise silence above the floor.

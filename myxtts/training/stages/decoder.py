@@ -240,7 +240,7 @@ class DecoderPreparation(GPTPreparation):
         return tf.cast(self.speaker_encoder(self._speaker_mel(wav)), tf.float32)
 
     def _starts(self, target, num_frames, position):
-        """Samples the first frame of one slice per clip, `(B,)` int32. If it is silent, samples a second time."""
+        """Returns the first frame of a random slice of each clip, `(B,)` int32. A silent slice is sampled once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         (part, parts), rows = self.share, tf.shape(target)[0]
         # The first row is left out, because `_speaker_vectors` uses its numbers.

@@ -27,7 +27,7 @@ class DVAEStage(Stage):
     _strategy: tf.distribute.Strategy = tf.distribute.get_strategy()
 
     def measure(self, dataset):
-        """Unless `mel_stats` was loaded, sets `mel_stats` and the output bias to statistics of the training clips."""
+        """Sets `mel_stats` and the output bias to statistics of the training clips, unless `mel_stats` was loaded."""
         if np.all(self.model.mel_stats.numpy() == 1):
             measured = lambda: [stats.tolist() for stats in measure_mel_stats(dataset.train_loader(self.name), 16)]
             scale, mean = current_workers().ask(measured)  # other workers might round differently

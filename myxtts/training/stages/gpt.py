@@ -162,7 +162,7 @@ class GPTObjective(Objective):
         return sums, {}
 
     def _masked(self, codes, seed):
-        """In training, replaces some input codes `(B, C)` with random codes. Keeps start codes, stop codes, padding."""
+        """In training, replaces some input codes `(B, C)` with random codes, but never start, stop or padding codes."""
         rate, config = self.config.training.gpt.code_masking, self.config.model
         if seed is None or not rate:
             return codes

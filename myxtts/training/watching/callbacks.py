@@ -60,9 +60,9 @@ class Callback:
     - `on_ledger(ledger: Ledger)`: after the first step that changed the weights.
     - `on_micro_batch(what, done, count)`: after `done` of `count` micro-batches. `what` is "read" or "computed".
     - `on_step(step)`: after every step.
-    - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means since the last call, of the
-      steps with the same losses as the last step. `timing` contains `StepClock.report()`, memory in MB (`host_mb`,
-      `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
+    - `on_log(step, losses, timing)`: every `training.log_every_steps`. `losses` are means over those steps since the
+      last call that have the same loss names as the last step. `timing` contains `StepClock.report()`, memory in MB
+      (`host_mb`, `model_gpu_mb`) and GPU utilization (`model_gpu_percent`).
     - `on_validation(step, losses, is_best)`: after each validation, while the model has the averaged weights.
     - `on_evaluation(step, figures, is_best)`: after each speech evaluation. A lower `figures["score"]` is better.
     - `on_sample(step)`: every `training.sample_every_steps`, while the model has the averaged weights.

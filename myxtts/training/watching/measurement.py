@@ -53,10 +53,10 @@ def noise_trainer(config: XTTSConfig, plan: DevicePlan, folder: PathLike, stage:
 def measure_pipeline(
     trainer: StageTrainer, dataset: SpeechDataset, num_steps: int, start: int = 0, watch=lambda phase, call: call
 ) -> StepClock:
-    """Takes `WARMUP_STEPS` warm-up steps, then `num_steps` timed steps, from batch `start` on. Returns the `StepClock`.
+    """Takes `WARMUP_STEPS` warm-up steps and then `num_steps` timed steps. Returns the `StepClock`.
 
-    Changes the weights. Data preparation overlaps with training if `trainer.enable_async_pipeline` is True.
-    For `watch(phase, call)`, see `StageTrainer.pipeline`. Here, `watch` is also called with the phase `train`.
+    Begins at batch `start`. Changes the weights. Data preparation overlaps with training if
+    `trainer.enable_async_pipeline` is True. For `watch`, see `StageTrainer.pipeline`; here, `train` is a third phase.
     """
     clock, step = StepClock(WARMUP_STEPS), watch("train", take_step)
     with trainer.pipeline(dataset, start, start + WARMUP_STEPS + num_steps, watch) as batches:
@@ -161,7 +161,7 @@ def product_rates(device: str) -> dict[str, float]:
 
 
 def seconds_of_sum(strategy: tf.distribute.Strategy, num_bytes: int, repeats: int) -> float:
-    """Returns the median seconds of an all-reduce of `num_bytes` bytes in float32. All workers must call this."""
+    """Times an all-reduce of `num_bytes` bytes (float32). Returns the median in seconds. All workers must call this."""
     with tf.device(strategy.extended.worker_devices[0]):
         values = tf.ones((num_bytes // 4,))
 

@@ -227,7 +227,7 @@ class Watch:
         return path
 
     def log(self, learning_rate: float) -> None:
-        """Calls `on_log` of the callbacks with mean losses since the last call: of finite steps with the same names."""
+        """Calls the callbacks' `on_log` with mean losses of finite steps (see `Callback`). Logs the stage's advice."""
         trainer, stage = self.trainer, self.trainer.stage
         self.read()
         finite = [step for step in self._recent if step["finite"]] or self._recent
