@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _end(number, frame):
-    """Handles SIGTERM: raises SystemExit, so that cleanup code runs. Repeats the signal every second until the exit."""
+    """Handles SIGTERM: raises SystemExit, so that cleanup code runs. Repeats this every second until `main` ends."""
     # The exception can be lost where native code calls Python, for example during an import.
     signal.signal(signal.SIGALRM, lambda alarm, frame: signal.raise_signal(number))
     signal.setitimer(signal.ITIMER_REAL, 1.0)  # repeats SIGTERM if the process has not ended

@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _read(arguments):
-    """Returns `(text, None)` or, for --batch, `(None, lines)`. Adds `text_front`, `sampling` etc. to `arguments`."""
+    """Returns `(text, None)` or, for --batch, `(None, lines)`. Sets `language`, `sampling` etc. in `arguments`."""
     setup_logging()
     text = lines = None
     if arguments.batch:

@@ -24,7 +24,7 @@ SPEAKER_NUM_MELS = 64
 
 
 def norm_groups(width: int) -> int:
-    """Returns the number of groups in the conditioning encoder's group norms. It must divide the `width` (channels)."""
+    """Returns the group count of the conditioning encoder's group norms; it must divide the channel count `width`."""
     return 8 if width <= 16 else 16 if width <= 64 else 32
 
 

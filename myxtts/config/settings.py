@@ -21,7 +21,7 @@ REMOVED: dict[str, tuple[Any, str]] = {
 
 
 class Default(int):
-    """Default value that a run may adapt, e.g. to the machine. A user's value is a plain `int` and is never adapted."""
+    """Default value that a run may adapt, e.g. to the machine. A plain `int`, e.g. a user's, is never adapted."""
 
 
 def setting(default: Any, **options) -> Any:

@@ -165,7 +165,7 @@ class Workers:
             self._cluster.write(_END, json.dumps(end))
 
     def _end(self, ended, why, code):
-        """Prints the reason `why` and the worker with index `ended`. Ends all workers with exit code `code`."""
+        """Prints the name of worker `ended` (an index) and the reason `why`. Ends all workers with exit code `code`."""
         if self._closed.is_set() or not self._one_end.acquire(blocking=False):
             return
         if ended:  # without worker 0 no message can be sent

@@ -128,7 +128,7 @@ def ask_on_terminal(question: str) -> bool | None:
 
 
 def describe_licence(source: str, terms: Path) -> tuple[bool, str]:
-    """Returns a pair: whether the model card in the folder `terms` names a licence, and a text about it for users."""
+    """Returns a pair: whether the model card in folder `terms` names a licence, and a message about it for users."""
     from huggingface_hub.repocard import metadata_load
 
     try:

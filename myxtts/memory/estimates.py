@@ -45,7 +45,7 @@ class Shapes:
         cls, data: DataConfig, batch: int, seconds: float | None = None, settings: StageConfig | None = None
     ) -> "Shapes":
         """Returns sizes for clips of `seconds` (default: `data.max_seconds`), cropped to `settings.crop_seconds`. Clips
-        have at most `max_mel_frames`, if set. With `data.static_shapes`, clips and texts are padded to their limits."""
+        have at most `max_mel_frames`, if set. With `static_shapes`, they have this length, and texts the maximum."""
         seconds = seconds or data.max_seconds
         if frames := data.max_mel_frames:
             limit = frames * MEL_HOP_SAMPLES / MODEL_SAMPLE_RATE

@@ -40,8 +40,8 @@ def count_speaker(model: ModelConfig) -> tuple[int, int]:
 
 
 def estimate_speaker(model: ModelConfig, shapes: Shapes, optimizations=Optimizations()) -> MemoryEstimate:
-    """Estimates the memory needed to train the speaker encoder, without the classifier, which has one row
-    per speaker. Of `optimizations`, uses only `precision`, `accumulation` and `ema`."""
+    """Estimates the memory needed to train the speaker encoder. The classifier, which has one row per speaker,
+    is not included. Of `optimizations`, uses only `precision`, `accumulation` and `ema`."""
     trained, others = count_speaker(model)
     number = optimizations.compute_bytes
     frames = round(FRAMES_PER_SECOND * shapes.codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) + 1

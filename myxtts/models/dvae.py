@@ -42,7 +42,7 @@ class VectorQuantizer(Layer):
 
         `codes` `(B, N)` are the nearest codes of the `vectors` `(B, N, width)`; `mask` `(B, N)` is 0 for padding.
 
-        Returns the number `count` `(num_codes,)` and the sum `sum` `(num_codes, width)` of the vectors of each code.
+        Returns a dict: the number `count` `(num_codes,)` and the sum `sum` `(num_codes, width)` of each code's vectors.
         """
         chosen = ops.one_hot(codes, self.num_codes, dtype="float32") * ops.cast(mask, "float32")[..., None]
         chosen = ops.reshape(chosen, (-1, self.num_codes))

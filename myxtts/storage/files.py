@@ -122,7 +122,7 @@ def write_whole_folder(path: AnyPath, sync: bool = True, replaced_name: str | No
     """Yields an empty temporary folder, which replaces `path` when the block ends without an error.
 
     If `sync`, all files are on disk before `path` is replaced. The old folder is renamed (to `replaced_name` if given)
-    and deleted; if the process is killed in between, the folder remains. Raises `UserError` if `path` is a mount point.
+    and deleted; after a kill in between, the renamed folder remains. Raises `UserError` if `path` is a mount point.
     """
     path = Path(os.path.realpath(path))
     if path.is_mount():  # such as a volume of Docker

@@ -23,6 +23,7 @@ _MOST_TEXTS, OF_A_CORPUS, OF_A_SENTENCE = 500, (120, 0.99), (8, 0.9)
 
 def guess_language(texts: Iterable[str], language: str | None, among: Collection[str] | None = None) -> tuple[str, str]:
     """Guesses the language of texts by their letters. Returns its code, and a message for users (may be `""`).
+
     If the letters fit `language` (default: English), or if `language` is not supported, returns `language` and `""`.
     Otherwise, finds all languages that the letters fit. If `identify_language` recognizes one of them by the words,
     drops the others. If some are in `among` (the model's languages), drops those that are not. Returns the remaining

@@ -256,7 +256,7 @@ class StageTrainer:
     ) -> DevicePipeline:
         """Returns a `DevicePipeline`, which prepares batches `start` to `stop - 1` and copies them to the model device.
 
-        `watch(phase, call)` returns `call`, which runs the phase `preprocess` or `transfer`, or a timed version of it.
+        `watch(phase, call)` returns `call` or a timed version of it. The phases are `preprocess` and `transfer`.
         """
         # Number of batches that are ready in the buffer. With accumulation, each step uses several batches.
         capacity = max(0, self.pipeline_depth - 2) * self.batching.accumulation * self.enable_async_pipeline

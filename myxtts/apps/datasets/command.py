@@ -44,8 +44,8 @@ def make_dataset(recordings: AnyPath | Sequence[AnyPath], output: AnyPath, **opt
         output: New folder, or an earlier data set to add to.
         options: Options of the command, with underscores: `transcript="talk.txt"`, `one_voice=True`.
 
-    Raises `UserError` for an unusable recording, text or option. A note gives the Python names of flags in the message.
-    """
+    Raises `UserError` if a recording, text or option is unusable. A note on the error translates flags in the message
+    to Python arguments."""
     print(_make(keywords(build_parser(), {"recordings": recordings, "output": output, **options})))
     return Path(output)
 

@@ -100,8 +100,8 @@ def evaluate(*folders: str | os.PathLike, **options) -> dict[str, Any]:
         folders: Runs, converted models or folders of audio files.
         options: Options of the command, with underscores: `data="DIR"`, `quick=True`, `recognizer="base"`.
 
-    Raises `UserError` for an unusable option, file or package. A note gives the Python names of flags in the message.
-    """
+    Raises `UserError` if an option, file or package is unusable. A note on the error translates flags in the message
+    to Python arguments."""
     arguments = keywords(build_parser(), {"folders": folders, **options})
     _evaluate(arguments, _check(arguments))
     return json.loads((Path(arguments.output) / JSON_FILE).read_text("utf-8"))

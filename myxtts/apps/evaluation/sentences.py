@@ -57,7 +57,7 @@ def choose_sentences(
         voices: Reference recordings, assigned to the sentences in turn.
         language: Language of `texts` and of clips without a language label. None means the first `data.language` that
             a run in `judged` sets. If no run sets it, the language of clips is detected from their texts, and `texts`
-            are read in the language that all speakers of a run share, or in English if no run has such a language.
+            are read in the language that all training speakers of a run share or, if no run has one, in English.
         count: Maximum number of sentences.
         folder: Empty folder for recordings by eSpeak NG, which are the default test data of the bundled model.
 

@@ -235,7 +235,7 @@ class Speaker:
                 self._fail(self._waiting.popleft(), ApiError(503, waited, None, "queue_timeout", retry))
 
     def _admit(self):
-        """Starts queued texts if fewer than `most_texts` run. Adds sentences of running texts if the batch has room."""
+        """Starts queued texts until `most_texts` run. Adds running texts' next sentences if the batch has room."""
         while len(self._running) < self._most_texts:
             with self._changed:
                 if not self._waiting:

@@ -119,8 +119,8 @@ def spoken_parts(text: str) -> tuple[float, list[tuple[str, float]]]:
 def find_voice(
     text: str, voices: VoiceBook, settings: ServerSettings, voice: str, language: str | None
 ) -> tuple[ServedVoice, str]:
-    """Returns the voice called `voice`, and the code of the language in which to speak `text`: `language` or, if it is
-    None, that of the voice, that of the server, or a guess. Raises `ApiError` if the voice or `language` is unknown."""
+    """Returns the voice called `voice`, and the code of the language to speak `text` in: `language` or, if it is
+    None, the voice's, the server's or a guess (see `language_to_read`). Raises `ApiError` if either is unknown."""
     languages = voices.model.tokenizer.languages
     try:
         asked = language and get_language(language, languages).code

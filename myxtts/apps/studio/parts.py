@@ -84,7 +84,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. When the
     command ends, `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the
     output folder or None. A page that is opened later shows the last command and, if it is still running, also calls
-    `end(folder)` when it ends. The run button has the id `name`, and the text `texts[label]` (or `texts[name]`).
+    `end(folder)` when it ends. The run button has the id `name`, and the text `texts[label]` (default: `texts[name]`).
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)

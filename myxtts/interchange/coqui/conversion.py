@@ -336,7 +336,7 @@ def _read_part(folder, part, which):
 
 
 def _released(tensors, weights, folder):
-    """Converts `weights` `{MyXTTS name: array}` to `{Coqui name: array}` as `tensors` lists them. Most are views."""
+    """Converts MyXTTS's `weights` `{name: array}` to Coqui's, as described by `tensors`. Most results are views."""
     if unknown := sorted(weights.keys() - {tensor.weight for tensor in tensors}):
         raise CheckpointError(f"{folder} has weights that XTTS v2 does not have: {', '.join(unknown[:20])}.")
     released = {}

@@ -160,9 +160,9 @@ class Speaker:
         return np.concatenate(parts[:-1])
 
     def choose(self, voice=None, language=None, text=""):
-        """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice
-        or, if there is not exactly one, a voice that speaks the returned language. The default language is the language
-        of the voice. If that is not known: the language of all training voices. If they differ or `text` does not fit:
+        """Returns `(voice, language)`, with defaults for None. The default voice is the only training voice or,
+        if there is not exactly one, preferably a voice that speaks the returned language. The default language is that
+        of the voice or, if it is not known, that of all training voices. If they differ or `text` does not fit, it is
         a guess from `text`, or English. Raises `ValueError` if the model lacks the language or `text` does not fit."""
         from myxtts.text.language_guess import guess_language, language_to_read
         from myxtts.text.languages import get_language

@@ -85,7 +85,7 @@ class Stage(ABC):
         self.model: XTTS | None = None
 
     def choose_clips(self, dataset: SpeechDataset, known: Collection[int] = ()) -> SpeechDataset:
-        """Selects the clips to use (default: all). `known` contains the `id_hash` of each clip already trained on."""
+        """Returns `dataset` with the clips to use (default: all). `known`: the `id_hash` of clips trained on before."""
         return dataset
 
     @staticmethod
@@ -137,7 +137,7 @@ class Stage(ABC):
         """Prepares a step on the model device (default: does nothing). `batch` is the first batch of the step."""
 
     def report(self) -> dict[str, float]:
-        """Returns additional metrics for log lines by name, by default none."""
+        """Returns additional metrics for log lines, by name (default: none)."""
         return {}
 
     def advise(self, figures: dict[str, float]) -> Iterable[str]:

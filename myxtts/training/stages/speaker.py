@@ -91,7 +91,7 @@ class SpeakerStage(Stage):
         return self.model.speaker_encoder(batch.mel).numpy(), batch.speaker.numpy()
 
     def score(self, outputs):
-        """Returns the `eer` over clip pairs with at least one held-out speaker; all pairs if no speaker is held out."""
+        """Returns the `eer` over clip pairs with at least one held-out speaker (all pairs if none is held out)."""
         vectors, speakers = (np.concatenate(arrays) for arrays in zip(*outputs))
         active = self.active.numpy() > 0
         same, different = verification_scores(vectors, speakers, (~active[np.maximum(speakers, 0)]) | active.all())
