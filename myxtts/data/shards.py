@@ -131,7 +131,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:
-    """Raises `UserError` if the folder contains shards of a data set that was not divided into `shards` shards."""
+    """Raises `UserError` if the folder has files of a data set that was divided into another number of `shards`."""
     if found := {int(path.stem.rpartition("-")[2]) for path in folder.glob("shard-*-of-*.json")} - {shards}:
         raise UserError(f"--shards must be {max(found)}, as in {folder}. Received: {shards}. Or give another --output.")
 

@@ -189,7 +189,7 @@ def with_rows(arrays: dict[str, np.ndarray], num_text_tokens: int, seed: int) ->
 
 
 def _continued(config, began):
-    """Returns `config`, completed from the run's stored settings `began`. Raises `ConfigError` if the two conflict."""
+    """Returns `config`, completed with `began`, the run's stored settings. Raises `ConfigError` if the two conflict."""
     training, before, home = config.training, began.training, Path(config.training.checkpoint_dir)
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()

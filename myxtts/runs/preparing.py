@@ -84,7 +84,7 @@ def prepare(
 
 
 def _claimed(numbers, lock, tell):
-    """Locks each shard in `numbers` and yields its number. At the end, waits for shards locked by other processes."""
+    """Locks each shard in `numbers` and yields its number. Shards that another process has locked come last."""
     turns = [(number, False) for number in numbers]
     for number, waits in turns:
         with claimed(lock, number, waits) as is_ours:

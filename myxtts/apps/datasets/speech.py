@@ -44,8 +44,8 @@ def find_speech(levels_db: np.ndarray, probabilities: np.ndarray | None, frame_s
 
     Speech is a run of frames above a low threshold that has at least one frame above a high threshold. The thresholds
     follow the levels in the 30 s around a frame: the 10th percentile is the noise floor, the 95th the speech level. The
-    high threshold is 12 dB above the noise floor (less at low SNR), but at least the speech level minus 38 dB, so that
-    noise after digital silence is not detected. The low threshold is at most 4 dB below the high one. If
+    high threshold is 12 dB above the noise floor, or less at low SNR. It is never more than 38 dB below the speech
+    level; otherwise noise after digital silence would count as speech. The low threshold is at most 4 dB lower. If
     a network's speech `probabilities` are given, frames that are not near probable speech are excluded."""
     levels = smooth_levels(levels_db, 3)
     window, step = (max(1, round(seconds / frame_seconds)) for seconds in (30.0, 1.0))

@@ -91,7 +91,7 @@ class Line(NamedTuple):
 
 
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
-    """Returns (title, column names, lines) for each table: all sentences, each group of speakers, and differences."""
+    """Returns (title, column names, lines) of each table. A table describes all sentences, a group, or differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
     for group in comparison.groups:
         lines = []

@@ -94,7 +94,7 @@ def choose_sentences(
 
 
 def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, count: int) -> list[Sentence]:
-    """Returns up to `count` held-out clips of a data set as sentences, spread evenly over speakers and ids.
+    """Returns sentences made from up to `count` held-out clips of a data set, spread evenly over speakers and ids.
 
     If `folder` is the data set of one of `runs`, that run's `data.format` and `data.audio_roots` are used. Clips
     without a language label get `language`. Clips that a run rejected are left out. The voice of a sentence is the

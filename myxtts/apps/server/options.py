@@ -30,7 +30,7 @@ def build_parser() -> argparse.ArgumentParser:
 def check_options(arguments: argparse.Namespace) -> str | None:
     """Checks the options and raises `UserError` for invalid ones; returns the API key, or None if there is none.
 
-    Does not check whether the ports are free, because Ray Serve replicas call this function while Ray uses port 8000.
+    Does not check whether the ports are free: a Ray Serve replica calls this function while Ray uses the HTTP port.
     """
     if arguments.allow_uploads and not os.access(arguments.voices or "", os.W_OK):
         raise UserError("--allow-uploads needs --voices FOLDER, a writable folder.")

@@ -144,8 +144,8 @@ class Choices:
         return box
 
     def fresh(self, lists: Any, fill: Callable, name: str | bool = False, is_typed: bool = False) -> None:
-        """Updates the inputs `lists` with `fill()` when the page opens, when the tab opens (unless `is_typed`, because
-        typed text would be lost), and after events passed to `refill`. `name` is the `api_name` of the Gradio event."""
+        """Fills the inputs in `lists` with the result of `fill()` when the page opens, and after each `refill`. If
+        `is_typed` is False, also when the tab opens. `name` is the `api_name` in Gradio."""
         self._fills.append((fill, lists))
         opened = [self.page.load, self.tab.select][: 1 if is_typed else 2]  # text typed just after would be lost
         gr.on(opened, fill, None, lists, show_progress="hidden", api_name=name)

@@ -71,7 +71,7 @@ def find_release(source: str | os.PathLike) -> Path | None:
 
 
 def imported_release(model: Path) -> Path:
-    """Returns the folder of a converted Coqui model, given its weights file. Converts the model if it is not cached."""
+    """Returns the folder of the converted model of the Coqui weights file `model`. Converts it if it is not cached."""
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])

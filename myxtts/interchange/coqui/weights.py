@@ -80,7 +80,7 @@ def to_ours(arrays: Sequence[np.ndarray], layout: str) -> np.ndarray:
 
 
 def to_coqui(array: np.ndarray, layout: str) -> tuple[np.ndarray, ...]:
-    """Converts a MyXTTS weight to Coqui's arrays, ordered like `Tensor.names`. `layout` is `Tensor.layout`."""
+    """Converts a MyXTTS weight to Coqui arrays, one for each of `Tensor.names`. `layout` is `Tensor.layout`."""
     return _LAYOUTS[layout][1](array)
 
 

@@ -69,7 +69,7 @@ class Batching:
         return {"batch_size": self.batch_size, "parts": self.parts, "accumulation": self.accumulation}
 
     def restore(self, state: dict) -> None:
-        """If `automatic`, restores all of `state`. Otherwise, restores only `parts`, if the batch size is unchanged."""
+        """Restores all of `state` if `automatic`; if not, only its `parts`, provided the batch size is unchanged."""
         batch_size, accumulation, parts = (int(state[name]) for name in ("batch_size", "accumulation", "parts"))
         if min(batch_size, accumulation, parts) < 1 or batch_size % parts:
             raise ValueError(f"a batch of {batch_size} clips cannot be split into {parts} parts")

@@ -107,7 +107,7 @@ class Stage(ABC):
     def build(self, model: XTTS | None, switches: Switches, starting: dict[str, np.ndarray] | None) -> None:
         """Creates the model unless `model` is given. Called in the strategy's scope, on the model device.
 
-        `starting` contains pretrained weights to load, by name, or is None. `foundations` may still be untrained.
+        `starting` contains pretrained weights to load, by name, or is None. `self.foundations` may still be untrained.
         """
         self.model = model or XTTS(self.config.model, parts=(self.part,), precision=switches.precision)
         if starting is not None:
@@ -115,7 +115,7 @@ class Stage(ABC):
 
     def measure(self, dataset: SpeechDataset) -> None:
         """Sets weights after `build`, before the first step; by default, does nothing. A subclass may copy weights from
-        `foundations`, or use recordings to compute weights that were not loaded. All workers must get equal values."""
+        `self.foundations` or compute weights from recordings. All workers must get equal values."""
 
     @abstractmethod
     def updates(self) -> list[Objective]:
