@@ -1,6 +1,5 @@
 """`SpeechDataset`, which reads corpora, checks and splits their clips, tokenizes transcripts and loads batches."""
 
-import io
 import itertools
 import logging
 import os
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import soundfile
 
+from myxtts.audio.encoding import SoundEncoder
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import ConfigError, UserError, counted, require
 from myxtts.config.config import XTTSConfig
@@ -312,9 +311,9 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
             samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
-            file = io.BytesIO()
-            soundfile.write(file, samples, MODEL_SAMPLE_RATE, format="FLAC", subtype="PCM_16")
-            missing[name] = file.getvalue(), chosen[0].language, sources
+            encoder = SoundEncoder("flac", MODEL_SAMPLE_RATE, is_open=False)
+            encoder.add(samples)
+            missing[name] = encoder.end(), chosen[0].language, sources
     if missing:
         write_speaker_clips(folder, missing)
     if left_out := most_first[MOST_SPEAKERS:]:
