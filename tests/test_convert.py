@@ -19,7 +19,7 @@ from myxtts.__main__ import main
 from myxtts.config.config import ModelConfig, config_from_dict
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.interchange.coqui import weights as coqui
-from myxtts.interchange.coqui.settings import model_config, read_settings, run_config
+from myxtts.interchange.coqui.settings import coqui_settings, model_config, read_settings, run_config
 from myxtts.interchange.coqui.torch_checkpoint import read_torch_checkpoint, write_torch_checkpoint
 from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
@@ -90,6 +90,8 @@ def test_released_shape_is_the_size_big():
     assert (config.sampling.temperature, config.sampling.repetition_penalty) == (0.75, 5.0)
     assert (config.sampling.reference_seconds, config.sampling.reference_chunk_seconds) == (30.0, 4.0)
     assert (config.data.max_seconds, config.data.max_text_length) == (11.6, 200)
+    config.sampling.reference_chunk_seconds, config.data.conditioning_seconds = None, (0.3, 0.4)
+    assert coqui_settings(config, ["en"])["gpt_cond_chunk_len"] == 1
 
 
 def trainer_layout(model, dvae):

@@ -130,7 +130,7 @@ def test_silent_slices_are_sampled_again_and_depend_on_position_only(preparation
         np.testing.assert_array_equal(one, other)
 
 
-def test_speaker_vector_is_from_either_clip_and_from_a_random_slice_only_in_training(preparation, waves):
+def test_speaker_vector_is_of_either_clip_in_training_and_never_of_padding(preparation, waves, foundations, decoder):
     validation = preparation(waves).speaker.numpy()
     other = [(preparation(waves, position).speaker.numpy() == validation).all(axis=1) for position in range(16)]
     assert 0.2 < np.mean(other) < 0.8
@@ -142,6 +142,11 @@ def test_speaker_vector_is_from_either_clip_and_from_a_random_slice_only_in_trai
     heard = resample(long.conditioning, MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE)
     whole = preparation.speaker_encoder(preparation._speaker_mel(heard))
     np.testing.assert_allclose(preparation(long).speaker, whole, atol=1e-5)
+    (config := run_config()).data.conditioning_padding = "zeros"
+    padded = waves._replace(conditioning=tf.pad(waves.conditioning, [[0, 0], [0, 6000]]))
+    looped = waves._replace(conditioning=tf.tile(waves.conditioning, [1, 2]))
+    vectors = DecoderPreparation(foundations, "/CPU:0", config, decoder)(padded).speaker
+    np.testing.assert_allclose(vectors, preparation(looped).speaker, atol=1e-5)
 
 
 def test_validation_is_the_mel_distance_of_whole_resyntheses(preparation, decoder, waves):

@@ -13,6 +13,7 @@ from tqdm import tqdm
 import myxtts
 from myxtts.cli.train import plan
 from myxtts.config.checks import UserError
+from myxtts.config.stages import LORA_TARGETS
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_devices
 from myxtts.devices.gpu_monitor import GPU
@@ -40,8 +41,8 @@ def machine(monkeypatch):
     return has
 
 
-def needs(folder, works=WORKS, **training):
-    config = tiny_run_config("there", folder, model={"num_text_tokens": 40}, training=training)
+def needs(folder, works=WORKS, gpt=None, **training):
+    config = tiny_run_config("there", folder, model={"num_text_tokens": 40}, training=training, gpt=gpt)
     return agenda.find_needs(config, works, SimpleNamespace(train=[SimpleNamespace(num_samples=22050)]))
 
 
@@ -51,6 +52,9 @@ def test_forecast_includes_checkpoints_of_all_stages_and_a_full_disk_is_refused(
     assert 0.9 * GB < found.memory < 2 * GB and found.memory_in_all == 8 * GB and found.disk_free == 8 * GB
     only = needs(tmp_path / "run", WORKS[:1])
     assert 0 < only.disk < found.disk and only.disk % 4 == 0
+    tuned = [dict(lora_rank=1, lora_targets=one) for one in (("output_projection",), LORA_TARGETS)]
+    disks = [needs(tmp_path / "run", WORKS[1:], one).disk for one in tuned]
+    assert disks[1] > 1.2 * disks[0], "the adapted kernels are stored twice"
     assert needs(tmp_path / "run", [StageWork("dvae", 20, 20, finished=True)]) is None
     with pytest.raises(UserError, match="--batch-size.*a multiple of the number of training devices, 3. Received: 4"):
         needs(tmp_path / "run", workers=("a:1", "b:1", "c:1"))

@@ -23,6 +23,7 @@ from myxtts.memory.estimates import (
     CHUNK_KEYS,
     Optimizations,
     Shapes,
+    count_adapted,
     count_dvae,
     count_gpt,
     count_lora,
@@ -65,10 +66,11 @@ def test_weights_of_a_built_model_and_of_its_adapters_are_counted_exactly(target
     model = XTTS(config, parts=("gpt",))
     assert count_gpt(config) == numbers(model.gpt.trainable_variables)
     switches = Optimizations(lora_rank=2, lora_targets=targets)
-    add_lora(model.gpt, GPTConfig(lora_rank=2, lora_targets=targets))
+    layers = add_lora(model.gpt, GPTConfig(lora_rank=2, lora_targets=targets)).values()
     adapted = GPTObjective(model, XTTSConfig()).trainable().values()
     adapters = [v for v in adapted if v.name.startswith("lora")]
     assert count_lora(config, switches) == (numbers(adapters), numbers(adapted) - numbers(adapters))
+    assert count_adapted(config, switches) == numbers(layer._kernel for layer in layers)
 
 
 def test_static_shapes_and_mel_frames_are_in_the_shapes():
@@ -78,6 +80,7 @@ def test_static_shapes_and_mel_frames_are_in_the_shapes():
     static = sizes(2.0, max_mel_frames=400, static_shapes=True)
     assert (static.codes, static.text) == (101, DataConfig().max_text_length)
     assert sizes(2.0, static_shapes=True).codes == sizes(2.0).codes
+    assert sizes(2.0, conditioning_padding="zeros").frames == sizes(9.0).frames > sizes(2.0).frames
 
 
 def test_resident_bytes_are_weights_moments_averages_and_accumulators():

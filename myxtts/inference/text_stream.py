@@ -50,6 +50,8 @@ class Sentence:
         """Returns the next samples `(S,)` float32 (S may be 0), and whether the sentence has ended."""
         codes, latents, ended = self.stream.drawn()
         samples = self._sound(codes, latents, ended) if codes or not ended else self.synthesizer.no_speech
+        if ended and not (len(samples) or self.is_heard):  # at a high speed, the codes were too few for a sample
+            samples = self.synthesizer.no_speech
         if len(samples):
             samples = faded(samples, self.synthesizer.sample_rate, not self.is_heard, ended)
             self.is_heard = True

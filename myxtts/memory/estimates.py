@@ -55,7 +55,9 @@ class Shapes:
         text = data.max_text_length
         text = text if data.static_shapes else min(round(TOKENS_PER_SECOND * seconds), text)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
-        frames = int(min(seconds, data.conditioning_seconds[1]) * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
+        voice = data.conditioning_seconds[1]  # with `repeat`, a data set lowers this to the length of its clips
+        voice = voice if data.conditioning_padding == "zeros" else min(seconds, voice)
+        frames = int(voice * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
         return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))
 
 
@@ -160,6 +162,11 @@ def count_lora(model: ModelConfig, optimizations: Optimizations) -> tuple[int, i
     return model.layers * widths * model.width * optimizations.lora_rank, text
 
 
+def count_adapted(model: ModelConfig, optimizations: Optimizations) -> int:
+    """Returns the number of weights in the kernels to which LoRA adds adapters."""
+    return model.layers * model.width**2 * sum(math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
+
+
 def _block_activations(model, positions, optimizations):
     """Returns the bytes that the activations of one transformer block take per clip. Each position stores:
 
@@ -231,8 +238,7 @@ def estimate_gpt(model: ModelConfig, shapes: Shapes, optimizations: Optimization
     logits = FLOAT * (text * model.num_text_tokens + audio * model.num_audio_tokens)
     copies = count * optimizations.cast_bytes
     if uses_lora:  # sums of kernels and adapters
-        areas = (math.prod(LORA_KERNELS[target]) for target in optimizations.lora_targets)
-        copies += model.layers * sum(areas) * model.width**2 * number
+        copies += count_adapted(model, optimizations) * number
     # Recomputed in the last block: four tensors of the tanh-GELU and its gradient (5 x 4 W), or attention's tensors if
     # they are larger. Without recomputation, a block's backward pass allocates no more than it frees.
     recomputed = max(positions * 20 * model.width * number, _attention_workspace(model.heads, positions, optimizations))

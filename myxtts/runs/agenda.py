@@ -18,7 +18,7 @@ from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.configuration import plan_for
 from myxtts.devices.gpu_monitor import BYTES_PER_MB, NVMLUnavailable, list_gpus
 from myxtts.devices.machine import BYTES_PER_GB, choose_precision, read_memory, resident_bytes
-from myxtts.memory.estimates import RESERVED_GB, Shapes
+from myxtts.memory.estimates import FLOAT, RESERVED_GB, Shapes, count_adapted
 from myxtts.memory.report import ESTIMATES, requested_optimizations
 from myxtts.runs.origin import tuned_stages
 from myxtts.storage.checkpoint import CheckpointStore
@@ -236,6 +236,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         scratch = int(CPU_SCRATCH * (found.peak - found.resident))
         extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
         checkpoints.append(found.resident - found.accumulators)
+        if work.stage == "gpt" and optimizations.lora_rank:  # adapted kernels are stored with and without the adapters
+            checkpoints[-1] += FLOAT * count_adapted(config.model, optimizations)
         if work.step is None:
             written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
             disk += checkpoints[-1] * min(written, training.keep_checkpoints + 1)

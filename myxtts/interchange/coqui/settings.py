@@ -139,6 +139,8 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "d_vector_dim": model.speaker_width,
     }
     rates = dict(sample_rate=MODEL_SAMPLE_RATE, output_sample_rate=DECODER_SAMPLE_RATE)
+    lengths = sampling.reference_seconds, sampling.reference_chunk_seconds or config.data.conditioning_seconds[1]
+    reference, chunk = (max(1, round(seconds)) for seconds in lengths)  # coqui-tts cannot use 0
     return {
         "model": "xtts",
         "model_args": arguments | _TABLES["fixed arguments"],
@@ -146,7 +148,5 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
         **{name: getattr(sampling, name) for name in _TABLES["sampling"]},
         "length_penalty": 1.0,
-        "gpt_cond_len": round(sampling.reference_seconds),
-        "max_ref_len": round(sampling.reference_seconds),
-        "gpt_cond_chunk_len": round(sampling.reference_chunk_seconds or config.data.conditioning_seconds[1]),
+        **dict(gpt_cond_len=reference, max_ref_len=reference, gpt_cond_chunk_len=chunk),
     }

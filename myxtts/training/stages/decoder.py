@@ -195,7 +195,7 @@ class DecoderPreparation(GPTPreparation):
         # Not augmented: the output is compared with the recording itself.
         super().__init__(foundations["dvae"], device, augment=False, seed=config.training.seed)
         self.gpt, self.speaker_encoder = foundations["gpt"].gpt, foundations["speaker"].speaker_encoder
-        self.crop, self.grid = config.training.decoder.frames, grid
+        self.crop, self.grid, self.padding = config.training.decoder.frames, grid, config.data.conditioning_padding
         self._speaker_mel = MelSpectrogram(SPEAKER_MEL)
 
     def make_batch(self, batch: WaveBatch, position: tf.Tensor) -> DecoderBatch:
@@ -228,11 +228,14 @@ class DecoderPreparation(GPTPreparation):
         return frames, self.grid.num_frames(prepared.code_lengths + 1)
 
     def _speaker_vectors(self, batch, position):
-        own = repeated(batch.wav, batch.wav_lengths, tf.shape(batch.conditioning)[1])
+        voice, size = batch.conditioning, tf.shape(batch.conditioning)[1]
+        own = repeated(batch.wav, batch.wav_lengths, size)
+        if self.padding == "zeros":  # else a segment could be all padding
+            voice = repeated(voice, tf.reduce_max(tf.where(voice != 0, tf.range(size) + 1, 1), axis=1), size)
         shape, at = (tf.shape(own)[0], 2), [self.seed, position]
         takes_own, start = tf.split(draw_rows(tf.random.stateless_uniform, shape, at, share=self.share), 2, axis=1)
         training = position >= 0
-        wav = tf.where(training & (takes_own < 0.5), own, batch.conditioning)
+        wav = tf.where(training & (takes_own < 0.5), own, voice)
         # Training uses segments of 1.2 s; longer ones hardly help.
         room = tf.maximum(tf.shape(wav)[1] - int(1.2 * MODEL_SAMPLE_RATE), 0) * tf.cast(training, tf.int32)
         places = tf.cast(start * tf.cast(room + 1, tf.float32), tf.int32) + tf.range(tf.shape(wav)[1] - room)[None]
