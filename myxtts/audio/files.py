@@ -128,8 +128,8 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Converts floats `(S,)`, clipped to `[-1, 1]`, to little-endian 16-bit integers."""
-    return np.round(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
+    """Converts floats `(S,)`, clipped to `[-1, 1]`, to little-endian 16-bit integers. Raises `ValueError` for NaN."""
+    return np.round(np.clip(np.asarray_chkfinite(samples), -1.0, 1.0) * 32767.0).astype("<i2")
 
 
 def _regular_file_size(path):

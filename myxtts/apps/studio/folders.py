@@ -167,7 +167,7 @@ class Kept(NamedTuple):
 
     kind: str
     folder: Path
-    size: str
+    megabytes: float
     changed: str
     """Local date and time of the last change in the folder, `YYYY-MM-DD HH:MM`."""
 
@@ -182,9 +182,8 @@ def kept_in(home: Path) -> dict[str, Kept]:
         walks = (os.walk(part) for part in _parts(kind, folder))
         files = [status_of(Path(place, name)) for walk in walks for place, _, names in walk for name in names]
         megabytes = sum(one.st_size for one in files) / 2**20
-        size = f"{megabytes / 1024:.1f} GB" if megabytes >= 1000 else f"{megabytes:.1f} MB"
         changed = time.localtime(max([one.st_mtime for one in files], default=status_of(folder).st_mtime))
-        kept[str(folder.relative_to(home))] = Kept(kind, folder, size, time.strftime("%Y-%m-%d %H:%M", changed))
+        kept[str(folder.relative_to(home))] = Kept(kind, folder, megabytes, time.strftime("%Y-%m-%d %H:%M", changed))
     return kept
 
 

@@ -49,7 +49,7 @@ def data_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         folder = str(studio.data.add_recording(name, recording, words))
         return gr.Dropdown(studio.data.choices(), value=folder), None, "", texts["added"]
 
-    finished = make_on(choices.page, studio.make_data_set, [name, files, language, recognizer], [folder], made)
+    finished = make_on(choices, studio.make_data_set, [name, files, language, recognizer], [folder], made)
     examine_on(finished.success, api_name=False)
     places = [folder, recording, words, added]
     act(texts, add.click, record, [name, recording, words], places, added, api_name="add_recording")
@@ -135,7 +135,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         yield texts["started"]
 
     end = lambda run: processes.stop_training(named_folder(studio.home, run)) or texts["stopping"]
-    plan_on(choices.page, lambda run, *values: studio.plan(flags(run, *values), run), given)
+    plan_on(choices, lambda run, *values: studio.plan(flags(run, *values), run), given)
     act(texts, start.click, begin, given, [notice], notice, api_name="start")
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
     _watch(studio, texts, name, now, state, notice)
@@ -212,8 +212,8 @@ def _fill(studio, texts, name, form, recipe, stages, notice):
 def _watch(studio, texts, name, now, state, notice):
     """Adds a run's loss plots, newest sample and log. Updates these and `now`, `state`, `notice` every 2 seconds."""
     look = dict(x="step", y="loss", color="series", color_title=texts["kind"], height=240, min_width=420, visible=False)
+    look |= dict(x_axis_format="d", x_title=texts["steps"])
     title = texts["losses"].format
-    look |= dict(x_axis_format="d")
     with gr.Row():
         plots = [gr.LinePlot(title=title(stage), elem_id=f"train_losses_{stage}", **look) for stage in STAGES]
     look = dict(interactive=False, buttons=["download"], visible=False, elem_id="train_sample")
@@ -229,7 +229,7 @@ def _watch(studio, texts, name, now, state, notice):
             view = processes.RunView(named_folder(studio.home, run or ""))
         except UserError:
             return running, *[gr.skip()] * (len(plots) + 4), seen
-        words = " · ".join([texts[view.state], *view.facts(texts)])
+        words = texts["dot"].join([texts[view.state], *view.facts(texts)])
         words = texts["in_english"].format(parts.PATHS.sub("", view.failed)) if view.failed else words
         fresh = (run, len(view.metrics), view.sample, view.log[-200:], view.running)
         if fresh == seen:
@@ -241,7 +241,7 @@ def _watch(studio, texts, name, now, state, notice):
             rows += [(rows[0][0], None, one) for one in names.values() if one not in {row[2] for row in rows}]
         plot = lambda rows: gr.LinePlot(pd.DataFrame(rows, columns=["step", "loss", "series"]), visible=bool(rows))
         is_new = seen is None or (seen[0], seen[2]) != (run, view.sample)
-        label = f"{texts['sample']}: {view.sample.stem}" if view.sample else None
+        label = f"{texts['sample']}: {texts['value'].format(view.sample.stem)}" if view.sample else None
         heard = gr.Audio(view.sample, label=label, visible=bool(view.sample)) if is_new else gr.skip()
         return running, words, said, *map(plot, lines), heard, gr.Textbox(view.log, visible=bool(view.log)), fresh
 
@@ -264,27 +264,28 @@ def models_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
         name = f"{tempfile.mkdtemp(dir=download.GRADIO_CACHE)}/{folder.name}"  # deleted like an uploaded file
         return note, gr.update(value=shutil.make_archive(name, "zip", folder.parent, folder.name), visible=True)
 
-    choices.refill(export_on(choices.page, studio.export, [model, weights], [download], exported).success)
+    choices.refill(export_on(choices, studio.export, [model, weights], [download], exported).success)
     with gr.Accordion(texts["import"], open=False, elem_id="import_box"):
         gr.Markdown(texts["import_help"])
         with gr.Row():
             source = gr.Textbox("", label=texts["source"], elem_id="import_source")
             name = gr.Textbox("", label=texts["new_run"], elem_id="import_name")
         import_on = parts.command(studio, texts, "import", "convert")
-        choices.refill(import_on(choices.page, studio.convert, [source, name]).success)
+        choices.refill(import_on(choices, studio.convert, [source, name]).success)
 
 
 def _list(studio, texts, choices):
     """Adds the list (runs, data sets, exports), a button to move an item to the trash, and a button to confirm this."""
 
     def rows():
-        found = kept_in(studio.home)
-        named = [(f"{texts['kind_' + one.kind]} · {one.folder.name}", place) for place, one in found.items()]
-        table = [[label, one.size, one.changed, _facts(one, texts)] for (label, _), one in zip(named, found.values())]
+        found, shown = kept_in(studio.home), texts["value"].format
+        row = lambda one: [texts["megabytes"].format(one.megabytes), shown(one.changed), _facts(one, texts)]
+        named = [(f"{texts['kind_' + one.kind]} · {shown(one.folder.name)}", place) for place, one in found.items()]
+        table = [[label, *row(one)] for (label, _), one in zip(named, found.values())]
         return table, gr.Dropdown(named, value=None), gr.Button(visible=False)
 
     headers = [texts[key] for key in ("what", "size", "date", "state")]
-    look = dict(interactive=False, wrap=True, column_widths=[190, 80, 150, 760], elem_id="models")
+    look = dict(interactive=False, wrap=True, column_widths=[190, 110, 150, 730], elem_id="models")
     table = gr.Dataframe(label=texts["kept"], headers=headers, **look)
     place = gr.Dropdown([], value=None, label=texts["what"], elem_id="kept")
     with gr.Row():
@@ -294,7 +295,7 @@ def _list(studio, texts, choices):
 
     def ask(place):
         one = removable(studio.home, place, studio.tasks)
-        return texts["really"].format(one.folder.name, one.size), gr.Button(visible=True)
+        return texts["really"].format(one.folder.name, one.megabytes), gr.Button(visible=True)
 
     def move(place):
         return texts["trashed"].format(to_trash(studio.home, place, studio.tasks).name), *rows()
@@ -312,5 +313,6 @@ def _facts(one, texts):
         view = processes.RunView(one.folder)
     except (UserError, OSError) as error:  # such as damaged settings, which must not hide the other items
         return str(error)
-    steps = [f"{part} {', '.join(map(str, steps))}" for part, steps in view.checkpoints.items() if steps]
-    return " · ".join([texts[view.state], *view.facts(texts)[:3], f"{texts['checkpoints']}: {' · '.join(steps)}"])
+    shown, dot = texts["value"].format, texts["dot"]
+    steps = [f"{shown(part)} {texts['comma'].join(map(shown, of))}" for part, of in view.checkpoints.items() if of]
+    return dot.join([texts[view.state], *view.facts(texts)[:3], f"{texts['checkpoints']}: {dot.join(steps)}"])

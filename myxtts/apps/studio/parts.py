@@ -3,6 +3,7 @@
 import html
 import inspect
 import re
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,13 +75,13 @@ def hint(texts: dict[str, str], doubt: str, unread: str, voice: str = "") -> str
     """Returns a note: the name of the `voice` used, a warning that the text seems to be in the language `doubt`, and
     the characters `unread`, which are not spoken. Parts that are "" are omitted."""
     seems = doubt and texts["seems"].format(texts.get(f"language_{doubt}", LANGUAGES[doubt].name))
-    return " · ".join(filter(None, [html.escape(voice), seems, unread and texts["unread"].format(html.escape(unread))]))
+    return html.escape(texts["dot"].join(filter(None, [voice, seems, unread and texts["unread"].format(unread)])))
 
 
 def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: str = "") -> Callable:
     """Adds buttons to run and cancel a command, a line for its state (elapsed time, last printed line), and its log.
 
-    Returns the function `connect(page, start, inputs, outputs, end)`, which connects the run button. A click calls
+    Returns the function `connect(choices, start, inputs, outputs, end)`, which connects the run button. A click calls
     `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. When the
     command ends, `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the
     output folder or None. A page that is opened later shows the last command and, if it is still running, also calls
@@ -91,24 +92,23 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
         ends = gr.Button(texts["cancel"], elem_id=f"{name}_cancel")
     line, log = state_line(f"{name}_notice"), log_box(texts["log"], f"{name}_log", 4)
 
-    def cancel():
-        if not studio.tasks.cancel(task):
-            raise PageError("no_task")
-
-    act(texts, ends.click, cancel, [], [], line, api_name=f"{name}_cancel")
-
-    def connect(page, start, inputs, outputs=(), end=lambda *_: ("",)):
+    def connect(choices, start, inputs, outputs=(), end=lambda *_: ("",)):
         def run(*given):
             folder, output = None, ""
             for output in start(*given) if given else studio.tasks.follow(task):
                 folder = studio.tasks.folders().get(task, folder)
-                passed = texts["working"].format(tqdm.format_interval(studio.tasks.seconds(task)))
-                words = (folder and folder.name, passed, output.rpartition("\n")[2])
-                yield gr.Textbox(output, visible=True), html.escape(" · ".join(filter(None, words)))
+                state, began = studio.tasks.states[task]
+                passed = texts[state].format(tqdm.format_interval(time.monotonic() - began))
+                said = filter(None, (folder and folder.name, passed, output.rpartition("\n")[2]))
+                yield gr.Textbox(output, visible=True), html.escape(texts["dot"].join(map(texts["value"].format, said)))
             if given or output:
                 yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
 
-        act(texts, page.load, run, [], [log, line, *outputs], line, api_name=False)
+        cancel = lambda: run() if studio.tasks.cancel(task) else (gr.skip(), texts["no_task"])
+        look = lambda: run() if studio.tasks.arguments(task) else ()  # what other pages have started since
+        act(texts, ends.click, cancel, [], [log, line, *outputs], line, api_name=f"{name}_cancel")
+        act(texts, choices.page.load, run, [], [log, line, *outputs], line, api_name=False)
+        act(texts, choices.tab.select, look, [], [log, line, *outputs], line, api_name=False)
         return act(texts, button.click, run, inputs, [log, line, *outputs], line, api_name=label or name)
 
     return connect
@@ -128,8 +128,7 @@ class Choices:
 
     def __init__(self, studio: Studio, texts: dict[str, str], page: gr.Blocks, language: str):
         self.studio, self.texts, self.page, self.language = studio, texts, page, language
-        self.tab: gr.Tab | None = None
-        """The tab that is being built, to which new inputs are added."""
+        self.tab: gr.Tab | None = None  # the tab that is being built, to which new inputs are added
         self._fills: list[tuple[Callable, Any]] = []
 
     def models(self, label: str, **options) -> gr.Dropdown:

@@ -42,7 +42,8 @@ class Tasks:
     """Long-running commands, at most one at a time for each name. They continue if the page is closed."""
 
     def __init__(self):
-        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO, float]] = {}
+        self._last: dict[str, tuple[tuple[str, ...], subprocess.Popen, BinaryIO]] = {}
+        self.states: dict[str, tuple[str, float]] = {}  # `working` or `cancelling`, and the time of the start
         self._lock = threading.Lock()
 
     def follow(self, name: str, *arguments: str) -> Iterator[str]:
@@ -53,10 +54,11 @@ class Tasks:
             if arguments and arguments != self.arguments(name):
                 self.require_free(name)
                 output = tempfile.TemporaryFile()
-                self._last[name] = arguments, _start(arguments, output), output, time.monotonic()
+                self._last[name] = arguments, _start(arguments, output), output
+                self.states[name] = "working", time.monotonic()
             elif name not in self._last:
                 return
-            _, process, output, _ = self._last[name]
+            _, process, output = self._last[name]
         folder = self.folders().get(name)
         while (code := process.poll()) is None:
             yield _printed(output)
@@ -71,17 +73,13 @@ class Tasks:
 
     def arguments(self, name: str) -> tuple[str, ...]:
         """Returns the arguments of the command that is running under a name, or () if none is running."""
-        arguments, process, *_ = self._last.get(name, ((), None, None, 0.0))
+        arguments, process, _ = self._last.get(name, ((), None, None))
         return arguments if process and process.poll() is None else ()
 
     def require_free(self, name: str) -> None:
         """Raises `UserError` if a command is running under this name. The message names the command's output folder."""
         if self.arguments(name):
             raise PageError("task_runs", self.folders().get(name, Path(name)).name.strip("_"))
-
-    def seconds(self, name: str) -> float:
-        """Returns the seconds since the last command under this name was started."""
-        return time.monotonic() - self._last[name][3]
 
     def folders(self) -> dict[str, Path]:
         """Returns `{task name: output folder}` of running commands; for `plan`, the folder of the planned run."""
@@ -90,9 +88,10 @@ class Tasks:
         return {name: Path(word.partition("=")[2]) for name, word in words.items()}
 
     def cancel(self, name: str) -> bool:
-        """Terminates the command of this name and its child processes. Returns False if no such command is running."""
+        """Tells the command of this name to end, which may take a whole clip or step. Returns False if none runs."""
         with self._lock:
             if is_running := bool(self.arguments(name)):
+                self.states[name] = "cancelling", self.states[name][1]
                 os.killpg(self._last[name][1].pid, signal.SIGTERM)
             return is_running
 
@@ -136,17 +135,14 @@ def process_of(folder: Path) -> int | None:
     """Returns the id of the process that is training in a folder, or None. Another server may have started it."""
     process = trainings.get(folder.resolve())
     own = process.pid if process is not None and process.poll() is None else None
-    try:
+    with suppress(OSError):  # no such folder, or no /proc
         status = folder.stat()
-        locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return own
-    for fields in map(str.split, locks):
-        if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
-            # A file on another file system may have the same inode number.
-            with suppress(OSError):  # the process has ended, or belongs to another user
-                if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
-                    return int(fields[-4])
+        for fields in map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines()):
+            if "FLOCK" in fields and fields[-3].rpartition(":")[2] == str(status.st_ino):
+                # A file on another file system may have the same inode number.
+                with suppress(OSError):  # the process has ended, or belongs to another user
+                    if any(os.path.samestat(status, one.stat()) for one in Path(f"/proc/{fields[-4]}/fd").iterdir()):
+                        return int(fields[-4])
     return own
 
 
@@ -246,9 +242,10 @@ class RunView:
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
         # Until there are measurements, the log has the step, about once a minute.
-        said = self.log.rpartition("\n")[2].split(" ", 2)[-1] if self.running and not lines else ""
-        done = texts["step_of"].format(stage, f"{max(step or 0, *self.checkpoints.get(stage, ()), 0)}/{total}")
-        facts += [said] if said.startswith(f"{stage} step ") else [done] * bool(stage) + [said] * bool(said)
+        logged = self.log.rpartition("\n")[2].split(" ", 2)[-1] if self.running and not lines else ""
+        if stage and not logged.startswith(f"{stage} step "):
+            facts.append(texts["step_of"].format(stage, max(step or 0, *self.checkpoints.get(stage, ()), 0), total))
+        facts += [texts["value"].format(logged)] * bool(logged)
         if self.running and "steps_per_second" in last:
             left = last.get("stage_seconds_left", (total - step) / last["steps_per_second"])
             facts.append(texts["left"].format(tqdm.format_interval(left)))

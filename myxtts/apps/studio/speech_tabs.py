@@ -64,9 +64,9 @@ def speak_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
             if streamed:
                 yield texts["so_far"].format(sum(map(len, chunks)) / rate), message_of(speech, rate, chunks), gr.skip()
         samples = np.concatenate(chunks)
-        doubts.append("" if recording or voice == speaker else voice)
+        doubts.append("" if recording or voice == speaker else texts["value"].format(voice))
         facts = texts["spoken"].format(len(samples) / rate), texts["hushed"] if stops else hint(texts, *doubts)
-        yield " · ".join(filter(None, facts)), gr.skip(), (rate, samples)
+        yield texts["dot"].join(filter(None, facts)), gr.skip(), (rate, samples)
 
     given = [stops, streamed, model, text, language, recording, speaker, seed, temperature, speed]
     act(texts, button.click, say, given, [state, message, sound], state, api_name="speak")
@@ -100,7 +100,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
         yield *[gr.skip()] * 3, texts["speaking"]
         language, voice, *doubts = studio.reading(text, language, speaker, first, second)
-        doubts.append("" if recording or voice == speaker else voice)
+        doubts.append("" if recording or voice == speaker else texts["value"].format(voice))
         order = [(first, first_which), (second, second_which)]
         if order[0] == order[1]:
             raise PageError("same_models")
@@ -108,7 +108,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
             random.shuffle(order)
         spoken = [studio.speak(name, text, language, recording, voice, seed, which=which) for name, which in order]
         names = [f"{name}@{which}" for name, which in order]
-        captions = "AB" if blind else [f"{letter}: {name}" for letter, name in zip("AB", names)]
+        captions = "AB" if blind else [f"{letter}: {texts['value'].format(name)}" for letter, name in zip("AB", names)]
         heard = dict(sides=names, blind=blind, text=text, seed=int(seed or 0))
         yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, *doubts)
 
@@ -116,7 +116,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
     headers = [texts[key] for key in ("model_1", "model_2", "wins_1", "wins_2", "vote_same", "p_value")]
     choices.page.load(None, None, None, js=parts.SCRIPTS["vote_keys"])
-    counts = gr.Dataframe(lambda: count_votes(studio.home), label=texts["votes"], headers=headers, interactive=False)
+    votes_now = lambda: [[*map(texts["value"].format, row)] for row in count_votes(studio.home)]
+    counts = gr.Dataframe(votes_now, label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
     act(texts, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")
 
@@ -124,7 +125,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         if not heard:
             raise PageError("nothing_heard")
         add_vote(studio.home, heard["sides"], better, heard["blind"], heard["text"], heard["seed"])
-        return None, texts["vote_kept"].format(*heard["sides"]), count_votes(studio.home)
+        return None, texts["vote_kept"].format(*heard["sides"]), votes_now()
 
     for one, better in zip(votes, (0, 1, None)):
         voted = lambda heard, better=better: vote(heard, better)
@@ -139,4 +140,4 @@ def _evaluation(studio, texts, sides, choices):
         shown = lambda: parts.report_view(studio.home / EVALUATION, choices.language)
         page = gr.HTML(shown, elem_id="evaluation_page")
 
-    evaluate_on(choices.page, studio.evaluate, [*sides, sentences], [page], lambda *_: ("", shown()))
+    evaluate_on(choices, studio.evaluate, [*sides, sentences], [page], lambda *_: ("", shown()))

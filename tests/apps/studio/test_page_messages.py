@@ -12,7 +12,7 @@ from myxtts.apps.studio.texts import TEXTS, PageError
 from myxtts.config.checks import UserError
 
 
-@pytest.mark.parametrize("language, intro", [("en", ""), ("fa", "انجام نشد. پیام برنامه (به انگلیسی):\n")])
+@pytest.mark.parametrize("language, intro", [("en", ""), ("fa", "انجام نشد. پیام برنامه (به انگلیسی):\n\u2068")])
 def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(language, intro):
     gr = pytest.importorskip("gradio", reason="needs the extra ui")  # slow to import
     from myxtts.apps.studio.parts import act
@@ -24,7 +24,7 @@ def test_messages_of_commands_follow_a_sentence_in_the_language_of_the_page(lang
         with pytest.raises(gr.Error):
             for step in steps:
                 last = step["line"]
-        return unescape(last).removeprefix('<span class="wrong">').removesuffix("</span>")
+        return unescape(last).removeprefix('<span class="wrong">').removesuffix("</span>").removesuffix("\u2069")
 
     said = "--lr 0 must be <more> than 0."
     assert shown(UserError(said)) == f"{intro}{said}" and shown(FileNotFoundError(2, "No", "a")) == f"{intro}No: a"

@@ -159,10 +159,10 @@ def test_stop_keeps_the_audio_so_far(tmp_path, monkeypatch):
 
 def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monkeypatch):
     build_page = pytest.importorskip("myxtts.apps.studio.app", exc_type=ImportError).build_page
-    studio, popen = Studio(tmp_path), subprocess.Popen
+    studio, popen, waits = Studio(tmp_path), subprocess.Popen, "trap 'sleep 9; exit 143' TERM; echo on; sleep 99"
     with pytest.raises(UserError, match="/no/model"):
         list(studio.make_data_set("set", ["talk.wav"], "en", "/no/model"))
-    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", "echo on; sleep 99"], **options))
+    monkeypatch.setattr(subprocess, "Popen", lambda _, **options: popen(["sh", "-c", waits], **options))
     for name in (names := ("data", "export", "convert", "evaluate", "plan")):
         next(studio.tasks.follow(name, f"--output=my.{name}"))
     functions = build_page(studio, "fa").fns.values()
@@ -170,16 +170,15 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut/config.json").write_text("{")
     assert "config.json is damaged" in str(models()[0])
-    loads = [one.fn for one in functions if one.targets[0][1] == "load" and one.fn and one.fn.__name__ == "generated"]
-    shown = lambda updates: str([update for _, update in zip("12", updates)])
+    looks = [one for one in functions if one.fn and one.fn.__name__ == "generated" and not one.inputs]
     (tmp_path / "talk.wav").write_text("")
     with pytest.raises(Exception, match=r"my\.data"):  # not joined, because these recordings would be lost
         list(make("my.set", [str(tmp_path / "talk.wav")], "de", "tiny"))
     assert not studio.data.recordings("my.set").exists()
-    found = str([shown(load()) for load in loads])
+    seen = lambda kind: str([[*zip("12", one.fn())] for one in looks if one.targets[0][1] == kind])
     for name in names:
-        assert f"my.{name} · " in found
-        studio.tasks.cancel(name)
+        assert all(rf"my.{name}\u2069؛ " in seen(kind) for kind in ("load", "select"))
+    assert seen("click").count("در حال لغو") == seen("load").count("در حال لغو") == len(names)
 
 
 def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
@@ -195,7 +194,7 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     assert tuple(found) == places and [one.kind for one in found.values()] == kinds
     (tmp_path / "_exports/.run-onnx.0123456789ab.myxtts.tmp").mkdir()
     assert tuple(kept_in(tmp_path)) == places
-    assert [one.size for one in found.values()] == ["1.0 MB", "2.0 MB", "1.0 MB", "1.0 MB"]
+    assert [round(one.megabytes) for one in found.values()] == [1, 2, 1, 1]
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
@@ -223,6 +222,6 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="while new is training"):
         removable(tmp_path, "_evaluation", Tasks())
     monkeypatch.setattr("os.walk", lambda folder: [(folder, [], ["vanished"])])
-    assert {one.size for one in kept_in(tmp_path).values()} == {"0.0 MB"}
+    assert {one.megabytes for one in kept_in(tmp_path).values()} == {0.0}
     (tmp_path / "run").rename(tmp_path / "base")
     assert runs_in(tmp_path) == ["./base"] and Studio(tmp_path).folder("./base") == tmp_path / "base"
