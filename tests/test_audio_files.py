@@ -137,7 +137,7 @@ UNWRITABLE = ([], "a.wav", "no audio"), ([0, np.nan], "a.wav", "not finite"), (v
     [
         (b"", "empty file"),
         (b"RIFF", "broken header"),
-        (b"Just words, no sound.", "not audio"),
+        (b"Just words, no sound.", "text, not audio"),
         (b"\0" * 4096, "not audio"),
         (b"\xff\xfeh\0i\0" * 40, "not audio"),
         (b"RIFF\x24\0\0\0AVI LIST", "unsupported"),

@@ -92,8 +92,7 @@ def test_python_uses_the_same_default_voice_as_say(base):
     assert name.startswith("de_") and default_speaker("runs/mine", "de") is None
     own, named = base.as_voice(None, "de"), stored_voice(BASE_FOLDER, name, base.voice)
     np.testing.assert_array_equal(own.latents, named.latents)
-    short = SamplingConfig(temperature=0.0)
-    spoken = base.batch(["Guten Tag."], [None], ["de"], short, max_codes=8)[0]
+    spoken = base.batch(["Guten Tag."], [None], ["de"], SamplingConfig(temperature=0.0), max_codes=8)[0]
     assert len(spoken.codes) and base.speak("Hi.").seconds > 0.2
     names = [*read_speakers(BASE_FOLDER)]
     assert [default_speaker(BASE_FOLDER, language)[:2] for language in LANGUAGES] == list(LANGUAGES)

@@ -59,8 +59,7 @@ def test_all_blocks_share_one_pair_of_programs_and_differ_in_dropout():
     outputs = [compiled(x, number=number, key_mask=None, seed=SEED).numpy() for number in range(3)]
     assert compiled._forward.experimental_get_tracing_count() == 1
     assert not np.allclose(outputs[0], outputs[1]) and not np.allclose(outputs[1], outputs[2])
-    again = compiled(x, number=1, key_mask=None, seed=SEED).numpy()
-    np.testing.assert_array_equal(again, outputs[1])
+    np.testing.assert_array_equal(compiled(x, number=1, key_mask=None, seed=SEED).numpy(), outputs[1])
     blocks += 997 * blocks[:1]  # as many layers as `ModelConfig` allows
     assert np.isfinite(CompiledBlocks(blocks)(x, number=999, key_mask=None, seed=SEED)).all()
 

@@ -196,8 +196,7 @@ def corpus_foundations(tiny_corpus, tmp_path_factory):
 def configured(dataset, folder, **settings):
     config = run_config(dataset.config.data.train_data, folder, **settings)
     config.model, config.data = dataset.config.model, dataset.config.data
-    dataset = replace(dataset, config=config)
-    return dataset, config
+    return replace(dataset, config=config), config
 
 
 def weights_of(folder) -> dict[str, Iterable]:

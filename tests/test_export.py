@@ -166,7 +166,7 @@ def test_speaking_needs_no_package_of_ours(exported, tmp_path):
     [
         ["--speed", "0.0"], ["--output", "/no/where.wav"], ["--output", "a.mp3"], ["--voice", __file__],
         ["--temperature", "nan"], ["--top-k", "-1"], ["--top-p", "2.0"], ["--output", "a.wav", "--voice", "a.wav"],
-        ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"], ["--threads", "9999"], ["--threads", "-1"],
+        ["--repetition-penalty", "0.0"], ["gpt.onnx"], ["voices.npz"], ["--threads", "9999"], ["--seed", "-3"],
     ],
 )  # fmt: skip
 def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_path, monkeypatch, capsys):
@@ -181,7 +181,7 @@ def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_p
 
 
 def test_rules_of_speak_py_are_those_of_say():
-    for name, (kind, _, rule, holds) in list(RULES.items())[1:]:
+    for name, (kind, _, rule, holds) in list(RULES.items())[2:]:
         for value in map(kind, (-1, 0, 1e-7, 1e-6, 1, 2)):
             try:
                 SamplingConfig(**{name: value})
@@ -348,7 +348,7 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     monkeypatch.setattr(speaker, "sentence", lambda *_: (np.zeros(1), [1], True))
     assert len(speaker.speak("One. ژژژ.", "emma", "en")) == 1
     assert "Skipped characters unknown to the model in en: ژ" in capsys.readouterr().err
-    for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3}), (TypeError, {"seed": 1.5})):
+    for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3}), (ValueError, {"seed": 1.5})):
         pytest.raises(error, Speaker(exported).speak, "One.", "emma", **wrong)
 
 

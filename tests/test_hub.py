@@ -159,9 +159,12 @@ def test_model_is_pushed_with_its_card_and_comes_back(server, tmp_path, capsys, 
     model.preset = model.preset[0], tiny_run_config(data=limits)  # of another shape
     server.repositories["emma/voice"] = {"gpt/step_00000009/manifest.json": b"of an earlier model", "mine.txt": b""}
     monkeypatch.setattr(loading, "load_model", lambda *given: model if given == (folder, "best") else None)
+    monkeypatch.setattr(hub.tempfile, "tempdir", str(tmp_path))
+    (tmp_path / ".push.0123456789ab.myxtts.tmp").mkdir()  # of a killed process
     assert models.push([str(folder), "hf://emma/voice", "--licence", "cc-by-4.0"]) == 0
     assert f"Wrote {server.url}/emma/voice" in capsys.readouterr().out
     there = server.repositories["emma/voice"]
+    assert not [*tmp_path.glob(".push*")]
     assert "mine.txt" in there and "gpt/step_00000009/manifest.json" not in there
     assert b"license: cc-by-4.0" in there["README.md"] and b"hf://emma/voice" in there["README.md"]
     assert str(tmp_path).encode() not in b"".join(there.values()) and b'"speaker_width": 6' in there["config.json"]

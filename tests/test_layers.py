@@ -12,7 +12,8 @@ from myxtts.models.conditioning import ConditioningBlock, ConditioningEncoder, P
 from myxtts.models.dvae import DVAE, DVAEResidualBlock, VectorQuantizer
 from myxtts.models.gpt import GPT
 from myxtts.models.layers import Conv1D, Conv2D, Dropout, conv_transpose
-from myxtts.models.speaker_encoder import AttentiveStatisticsPooling, ResidualBlock, SpeakerEncoder, SqueezeExcitation
+from myxtts.models.speaker_encoder import AttentiveStatisticsPooling as Pooling
+from myxtts.models.speaker_encoder import BatchNormalization, ResidualBlock, SpeakerEncoder, SqueezeExcitation
 from myxtts.models.waveform_decoders import ConvNextBlock, HifiganGenerator, IstftGenerator, ResidualStack
 from myxtts.models.xtts import PARTS, XTTS
 
@@ -46,7 +47,8 @@ LAYERS = {
     "squeeze_excitation": (lambda: SqueezeExcitation(32), normal(2, 3, 5, 32), {}, {}),
     "residual_block": (lambda: ResidualBlock(32, 32), normal(2, 6, 5, 32), {}, {}),
     "residual_block_with_stride": (lambda: ResidualBlock(8, 32, stride=2), normal(2, 6, 5, 8), {}, {}),
-    "attentive_pooling": (lambda: AttentiveStatisticsPooling(5, 4), normal(2, 7, 5), {}, FLOAT32),
+    "batch_normalization": (lambda: BatchNormalization(5), normal(2, 7, 5), {}, {}),
+    "attentive_pooling": (lambda: Pooling(5, 4), normal(2, 7, 5), {}, FLOAT32),
     "speaker_encoder": (
         lambda: SpeakerEncoder(**TINY_ENCODER),
         normal(2, 21, 64),

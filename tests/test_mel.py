@@ -33,8 +33,7 @@ def make_wav(num_samples, sample_rate, seed=0):
     time = np.arange(num_samples) / sample_rate
     phase = 2 * np.pi * (120 * time + 60 * time**2)
     tone = sum(np.sin(k * phase) / k for k in range(1, 20))
-    noise = np.random.default_rng(seed).standard_normal(num_samples)
-    return (0.1 * tone + 0.02 * noise).astype("float32")
+    return (0.1 * tone + 0.02 * np.random.default_rng(seed).standard_normal(num_samples)).astype("float32")
 
 
 def librosa_log_mel(wav, spec):

@@ -93,8 +93,7 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
     several = plan_devices(data_gpu=0, model_gpus=[1, 2], num_gpus=3)
     assert "fewer --model-gpus" in verdicts(starved, plan=several)["training"].recommendation
 
-    copying = phases(transfer=0.5)
-    assert "--data-gpu" in verdicts(copying)["transfer"].recommendation
+    assert "--data-gpu" in verdicts(phases(transfer=0.5))["transfer"].recommendation
 
     assert "--enable-static-shapes" in verdicts(phases(), 0.5)["variation"].recommendation
     fixed = verdicts(phases(), 0.5, data={"static_shapes": True, "pipeline_buffer_size": 50})["variation"]

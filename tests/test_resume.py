@@ -115,8 +115,7 @@ def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, mo
     trainer = resumed(stopped, tmp_path, attention="auto")
     assert trainer.switches.attention == "standard" and "checkpoint" in trainer.switches.reasons["attention"]
     config = with_training(trainer.config, checkpoint_dir=str(tmp_path / "new"))
-    fresh = XTTSTrainer(config, foundations=trainer.stage.foundations)
-    assert fresh.switches.attention == "memory-efficient"
+    assert XTTSTrainer(config, foundations=trainer.stage.foundations).switches.attention == "memory-efficient"
 
 
 def test_run_with_more_steps_than_requested_counts_as_finished(stopped, tmp_path):

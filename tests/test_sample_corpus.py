@@ -84,8 +84,7 @@ def test_clips_are_short_audible_16_bit_mono_at_22050_hz(corpus):
 
 
 def test_two_corpora_are_equal_byte_for_byte(corpus, tmp_path):
-    again = make_sample_corpus(tmp_path / "corpus", num_clips=8)
-    assert contents(again) == contents(corpus)
+    assert contents(make_sample_corpus(tmp_path / "corpus", num_clips=8)) == contents(corpus)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus"], "a scratch folder was left behind"
 
 

@@ -86,8 +86,7 @@ def test_disturbance_is_a_function_of_seed_and_position_and_keeps_the_sound():
     for row in first:
         likeness = row @ wav[0].numpy() / np.linalg.norm(row) / np.linalg.norm(wav[0])
         assert 10 ** (-5 / 20) < likeness <= 1.0
-        level = np.log(np.linalg.norm(row) / np.linalg.norm(wav[0]))
-        assert abs(level) < GAIN_NEPERS + 4 * 0.4 + 0.2
+        assert abs(np.log(np.linalg.norm(row) / np.linalg.norm(wav[0]))) < GAIN_NEPERS + 4 * 0.4 + 0.2
 
 
 def test_short_clips_are_repeated_and_end_in_no_silence():
@@ -201,8 +200,7 @@ def test_statistics_are_updated_once_per_finite_step():
     batch, start = mels(np.arange(6), seed=0), moving(stage)
     assert len(start) > 10
     step = train_step_of(objective, strategy, settings)
-    bad = batch._replace(mel=batch.mel * np.inf)
-    assert not step([bad], 1e-3, (0, 0))["finite"]
+    assert not step([batch._replace(mel=batch.mel * np.inf)], 1e-3, (0, 0))["finite"]
     assert all((value == start[name]).all() for name, value in moving(stage).items())
     objective.loss_sums(batch)
     objective.loss_sums(batch, seed=tf.constant([0, 0]))
@@ -302,6 +300,5 @@ def test_an_encoder_from_another_run_is_not_changed(tiny_corpus, tmp_path):
     watcher, _ = run_speaker(tiny_corpus, tmp_path / "source", steps=1)
     tensors, state = CheckpointStore(tmp_path / "source/speaker").read(1, ["model"])
     CheckpointStore(tmp_path / "run/speaker").write(0, tensors, {**state, TAKEN_FROM: str(tmp_path / "source")})
-    config = tiny_run_config(tiny_corpus, tmp_path / "run", speaker={"max_steps": 9})
-    assert not trains_speaker(config)
+    assert not trains_speaker(tiny_run_config(tiny_corpus, tmp_path / "run", speaker={"max_steps": 9}))
     assert trains_speaker(tiny_run_config(tiny_corpus, tmp_path / "source", speaker={"max_steps": 9}))

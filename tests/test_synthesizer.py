@@ -155,7 +155,7 @@ def test_text_that_cannot_be_spoken_is_one_error_message(synthesizer, voice, tex
     [
         *(("text", text) for text in (None, 5, b"one", ["one"], [])), ("voice", 5), ("voice", []), ("seed", 1.5),
         *(("voice", np.full(shape, one)) for shape, one in ((9999, 7), (9999, np.nan), ((9999, 2), 0.1), (99, 0.1))),
-        *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("retries", -5),
+        *(("speed", speed) for speed in (0, 0.2, 4.1, np.nan, "fast")), ("seed", None), ("seed", -3), ("retries", -5),
         *(("sample_rate", rate) for rate in (-8000, 8000.5, "16000", 200_001, 10**9)),
     ],
 )  # fmt: skip
@@ -319,8 +319,9 @@ def test_decoder_needs_its_speaker_encoder_and_griffin_lim_does_not(with_decoder
     config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "decoder_type": "hifigan"})
     released = write_run(tmp_path / "hifigan", XTTS(config.model, parts=PARTS), tokenizer, config)
     (released / "speaker_clips").mkdir()
+    (released / "confidence.json").write_text('{"languages": [], "intercept": 0.0, "weights": {}}')
     save_to_preset(load_model(released, only_speech=True), tmp_path / "preset")  # without a DVAE
-    assert "speaker_clips" in caplog.text
+    assert "speaker_clips" in caplog.text and (tmp_path / "preset/confidence.json").is_file()
     assert set(load_model(folder, only_speech=True).parts) == {"dvae", *load_model(tmp_path / "preset").parts}
     (folder / "speaker").rename(tmp_path / "speaker")
     with pytest.raises(CheckpointError, match="no speaker encoder.*--stage speaker"):

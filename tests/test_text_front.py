@@ -6,7 +6,7 @@ import pytest
 
 from myxtts.inference.text_front import TextFront
 from myxtts.storage.base_model import BASE_FOLDER
-from myxtts.text.reading import CLAUSE_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
+from myxtts.text.reading import CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, SENTENCE_PAUSE_SECONDS
 from myxtts.text.speech_rates import longest_texts, measure_rates, read_rates
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -39,6 +39,14 @@ def test_a_piece_is_no_longer_than_training_texts_with_its_numbers_in_words(toke
     assert [len(piece.text) for piece in pieces] == [20, 20, 10]
     pieces = TextFront(XTTSTokenizer.train([("سلام", "fa")]), 400, {"fa": 6}).pieces("سلام.\u200f سلام،\u202c", "fa")
     assert [piece.pause_seconds for piece in pieces] == [SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS]
+
+
+def test_short_lines_are_sentences_and_wrapped_lines_are_joined(tokenizer):
+    pieces = lambda text: TextFront(tokenizer, 400).pieces(text, "en")
+    verses = [("Roses are red", SENTENCE_PAUSE_SECONDS), ("Violets are blue", CUT_PAUSE_SECONDS)]
+    assert pieces("Roses are red\r\nViolets are blue") == verses
+    wrapped = "These lines were wrapped by an editor in the\nmiddle of a sentence, and stay together."
+    assert [piece.text for piece in pieces(wrapped)] == [" ".join(wrapped.split())]
 
 
 def test_longest_texts_are_from_the_recordings_and_from_the_bundled_source():

@@ -135,8 +135,7 @@ def run_if_called(path):
     ],
 )
 def test_call_is_refused_by_name_and_not_run(make_payload, name, protocol, tmp_path):
-    payload = make_payload(tmp_path / "ran")
-    path = write_zip(tmp_path / "model.pth", pickle.dumps(payload, protocol))
+    path = write_zip(tmp_path / "model.pth", pickle.dumps(make_payload(tmp_path / "ran"), protocol))
     with pytest.raises(TorchCheckpointError, match=f"asks to call .*{name}. Nothing was run"):
         read_torch_checkpoint(path)
     assert not (tmp_path / "ran").exists()

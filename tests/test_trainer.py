@@ -188,8 +188,7 @@ def test_damaged_newest_checkpoint_is_set_aside_and_the_previous_one_resumed(gpt
     model_file = tmp_path / "gpt/step_00000006/model.safetensors"
     model_file.write_bytes(model_file.read_bytes()[:-7])
     config = with_training(dataset.config, checkpoint_dir=str(tmp_path))
-    resumed = XTTSTrainer(config, foundations={"dvae": dvae_run[1].model})
-    assert resumed.step == 4
+    assert XTTSTrainer(config, foundations={"dvae": dvae_run[1].model}).step == 4
     assert (tmp_path / "gpt/damaged_step_00000006").is_dir()
 
 

@@ -60,9 +60,9 @@ class AudioError(UserError):
     """Raised for an audio file that cannot be read or written.
 
     Attributes:
-        reason: One of "missing file", "unreadable", "empty file", "not audio", "unsupported", "broken header",
-            "sample rate", "truncated", "damaged", "no audio", "not finite", "absurd level", "silent", "too short",
-            "too long" and, when writing, "no folder".
+        reason: One of "missing file", "unreadable", "empty file", "not audio", "text, not audio", "unsupported",
+            "broken header", "sample rate", "truncated", "damaged", "no audio", "not finite", "absurd level", "silent",
+            "too short", "too long" and, when writing, "no folder".
         detail: One sentence for users, without the path.
     """
 
@@ -171,6 +171,9 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
         return ()
     if magic[:4] in _KNOWN_UNSUPPORTED or magic[4:8] in _KNOWN_UNSUPPORTED:
         raise AudioError(path, "unsupported", f"its format is not supported. {CONVERT}.")
+    text = (magic := magic.removeprefix(b"\xef\xbb\xbf")).decode(errors="ignore")
+    if len(text.encode()) > len(magic) - 4 and "".join(text.split()).isprintable():  # the last character may be cut
+        raise AudioError(path, "text, not audio", "it is text, not audio, such as the error page of a download.")
     raise AudioError(path, "not audio", "it is not audio in any supported format.")
 
 

@@ -113,6 +113,7 @@ def _choice(flag, given, choices):
 _SENTENCES = {
     r"argument (\S+): invalid int value: '(.*)'": "{} must be a whole number. Received: {}.".format,
     r"argument (\S+): invalid float value: '(.*)'": "{} must be a number. Received: {}.".format,
+    r"argument subject: .*?'(.*)' .*": "{0} is not data: `myxtts doctor data '{0}'` checks a data set.".format,
     r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)": _choice,
     r"argument (\S+): expected (?:one|at least one) argument": "{} needs a value.".format,
     r"argument (\S+): not allowed with argument (\S+)": "{} is not allowed with {}: give one of them.".format,

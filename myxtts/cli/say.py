@@ -59,8 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     """Synthesizes the texts and returns the exit code. Most arguments are checked before TensorFlow is imported."""
     arguments = build_parser().parse_args(argv)
     _check(arguments)
-    is_stream = arguments.stream and not arguments.list_speakers
-    with standard_output_for_sound() if is_stream else nullcontext() as sound:
+    with standard_output_for_sound() if arguments.stream and not arguments.list_speakers else nullcontext() as sound:
         folder = arguments.checkpoint = local_folder(arguments.checkpoint, arguments.accept_licence)
         if not arguments.list_speakers:
             text, lines = _read(arguments)
@@ -152,6 +151,7 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
     # `options` and `check` are keyword arguments of `Synthesizer.sentences`.
     spoken, partial, place = Spoken(), partial_path(arguments.output), None
     spoken.pieces, rate = (), arguments.sample_rate or synthesizer.sample_rate
+    is_web = (arguments.subtitles or "").lower().endswith(".vtt")
     try:
         with progress_bar("speaking", "sentence") as progress, write_whole(arguments.output, partial) as place:
             options = dict(**options, **check, progress=progress)
@@ -166,19 +166,15 @@ def say_text(text: str, synthesizer, voice, arguments, options: dict, check: dic
             print(f"Kept {kept}, {_confidence(spoken)}", file=sys.stderr)
             if arguments.subtitles:
                 with suppress(OSError):
-                    _write_subtitles(partial_path(arguments.subtitles), spoken)
+                    write_text(partial_path(arguments.subtitles), spoken.subtitles(is_web))
         elif place:  # otherwise the partial file is another process's
             partial.unlink(missing_ok=True)
         raise
     if arguments.subtitles:
-        _write_subtitles(arguments.subtitles, spoken)
+        write_text(arguments.subtitles, spoken.subtitles(is_web))
     written = f"{file.num_samples / rate:.2f} s at {rate} Hz, {counted(len(spoken.codes), 'code')}"
     print(f"Wrote {arguments.output}: {written}, {_confidence(spoken)}")
     return 0
-
-
-def _write_subtitles(path, spoken):
-    write_text(path, spoken.subtitles(web=str(path).lower().endswith(".vtt")))
 
 
 def _confidence(spoken):
@@ -221,6 +217,7 @@ def _check(arguments):
         hint = "Pipe it to a player, for example to aplay, or write a file with --output."
         raise UserError(f"--stream writes audio to standard output, which is a terminal. {hint}")
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
+    require(0 <= arguments.seed < 2**63, "--seed", "0 to 9223372036854775807", arguments.seed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)
     if (rate := arguments.sample_rate) is not None:
         require(8000 <= rate <= 96000, "--sample-rate", "8000 to 96000 Hz", rate, "Try 24000, 44100 or 48000.")
@@ -307,6 +304,8 @@ def read_lines(path: str) -> list[Line]:
     found = next((one for one in "|\t;," if {"id", "text"} <= {*columns_of(one)}), None)  # texts have commas
     dialect = find_dialect(rows, found or next((one for one in "|\t;" if one in first), "|"))
     columns, forms = Line._fields[1:], "id|text, id|text|voice or id|text|voice|language"
+    is_header = any(columns_of(dialect.separator)) and all(one.strip().isidentifier() for one in dialect.split(first))
+    require(found or not is_header, f"The header of {path}", "one of id and text, such as id|text", first[:80])
     if found:  # a column with an unknown name is the first field that no other column names
         named = ["voice" if name == "speaker" else name for name in columns_of(found)]
         unnamed = (name for name in columns if name not in named)
@@ -317,8 +316,7 @@ def read_lines(path: str) -> list[Line]:
             continue
         where, parts = f"Line {number} of {path}", [part.strip() for part in dialect.split(row) or ()]
         require(2 <= len(parts) <= len(columns), where, forms.replace("|", dialect.separator), repr(row[:80]))
-        cells = dict(zip(columns, parts))
-        line = Line(number, *(cells.get(name, "") for name in Line._fields[1:]))
+        line = Line(number, *(dict(zip(columns, parts)).get(name, "") for name in Line._fields[1:]))
         is_name = _ID.fullmatch(without_marks(line.id)) and len(line.id.encode()) <= MAX_ID_BYTES
         rule = f"a file name of letters, digits, _, - and ., at most {MAX_ID_BYTES} bytes"
         require(is_name, f"{where}: the id", rule, repr(line.id[:80]))

@@ -160,5 +160,4 @@ class TensorflowSteps:
         more = lambda i, codes, states, stopped, state: (i < request.steps) & ~tf.reduce_all(stopped)
         start = tf.constant(0), codes, states, request.left <= 0, state
         taken, codes, states, _, state = tf.while_loop(more, draw, start)
-        states = tf.tensor_scatter_nd_update(states, [[taken]], state.hidden[None])
-        return codes, states, taken, state
+        return codes, tf.tensor_scatter_nd_update(states, [[taken]], state.hidden[None]), taken, state

@@ -15,7 +15,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import refusing_unwritable, write_json, write_whole_folder
-from myxtts.storage.run_folder import MEL_STATS, chosen_step, stores_in
+from myxtts.storage.run_folder import CONFIDENCE_FILE, MEL_STATS, chosen_step, stores_in
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.utils.commons import progress_bar
@@ -103,8 +103,9 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     with refusing_unwritable(folder), write_whole_folder(folder) as new:
         tokenizer.save(new / "vocab.json")
         write_json(new / "config.json", config.to_dict())
-        if model.origin and (voices := Path(model.origin, SPEAKERS_FILE)).is_file():
-            (new / SPEAKERS_FILE).write_bytes(voices.read_bytes())
+        for name in (SPEAKERS_FILE, CONFIDENCE_FILE):
+            if model.origin and (copied := Path(model.origin, name)).is_file():
+                (new / name).write_bytes(copied.read_bytes())
         if model.origin and (clips := Path(model.origin, SPEAKER_CLIPS)).is_dir():
             logging.getLogger(__name__).warning("The voices in %s were not copied, because they are recordings.", clips)
         for part in model.parts:

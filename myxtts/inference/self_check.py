@@ -19,6 +19,7 @@ from myxtts.inference.code_engine import mark_text
 from myxtts.inference.speech import Verdict
 from myxtts.models.gpt import GPT
 from myxtts.storage.files import read_json
+from myxtts.storage.run_folder import CONFIDENCE_FILE
 from myxtts.text.speech_rates import SpeechRate
 
 CODE_SECONDS = CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE
@@ -27,8 +28,6 @@ LOOP_CODES, LOOP_TURNS, LONGEST_LOOP = 32, 4, 24
 fault if all its repeats together have `LOOP_CODES` codes (1.5 s) or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
-CONFIDENCE_FILE = "confidence.json"
-"""File in a model's folder that holds its `Calibration`."""
 BEYOND_BAND = 1.0, 1.05
 """Factors by which a duration is above the usual maximum or below the usual minimum. The score is 1 up to the first
 factor, and 0.5 at the second."""

@@ -27,7 +27,7 @@ class Sentence:
 
     def __init__(self, synthesizer: "Synthesizer", piece: Piece, number: int, manner: Manner):
         seed, speed, limit = manner.seed, manner.speed, manner.max_codes
-        require(isinstance(seed, int | np.integer), "seed", "a whole number", brief(seed))
+        require(isinstance(seed, int | np.integer) and 0 <= seed < 2**63, "seed", "0 to 2**63 - 1", brief(seed))
         require(isinstance(speed, int | float | np.number) and 0.25 <= speed <= 4.0, "speed", "0.25 to 4.0", speed)
         require(isinstance(limit, int | np.integer) and limit >= 0, "max_codes", "0 or more", brief(limit))
         self.synthesizer, self.piece, self.number, self.manner = synthesizer, piece, number, manner

@@ -10,7 +10,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -25,12 +25,13 @@ from myxtts.config.data import PATHS
 from myxtts.config.stages import STAGES
 from myxtts.interchange.coqui.conversion import CoquiFiles, find_release, import_coqui, imported_release, make_once
 from myxtts.interchange.coqui.settings import RELEASED_NAMES
+from myxtts.storage import files
 from myxtts.storage.base_model import BASE_NAME, MODELS, RELEASE, is_base, require_kind
 from myxtts.storage.files import AnyPath, read_csv, write_json, write_text, write_whole_folder
-from myxtts.storage.run_folder import listed_seconds, stores_in
+from myxtts.storage.run_folder import CONFIDENCE_FILE, listed_seconds, stores_in
 from myxtts.storage.speakers import SPEAKERS_FILE
 
-_OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, *(f"{part}/step_*/*" for part in STAGES)]
+_OWN_FILES = ["config.json", "vocab.json", SPEAKERS_FILE, CONFIDENCE_FILE, *(f"{part}/step_*/*" for part in STAGES)]
 _RELEASED_FILES = [RELEASE, *RELEASED_NAMES.values()]
 TERMS = ["README.md", "LICENSE*", "LICENCE*"]
 """Patterns of the files that state the licence. They are downloaded before the user is asked to accept the licence."""
@@ -208,9 +209,13 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
     (repository, branch), hub = parse_hub_name(str(target)), import_hub()
     from myxtts.inference.loading import save_to_preset  # imports TensorFlow, which the card does not need
 
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary, "model")
-        save_to_preset(model, folder)
+    temporary = files.temporary_path(Path(tempfile.gettempdir(), "push"))
+    files.remove_leftovers(temporary.parent, "push")  # of killed processes
+    temporary.mkdir(mode=0o700)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, temporary, ignore_errors=True)
+        stack.enter_context(files.locked_folder(temporary, f"{temporary} is in use by another process."))
+        save_to_preset(model, folder := temporary / "model")
         config = replace(model.preset[1], model=model.config)
         write_json(folder / "config.json", without_places(config).to_dict())
         write_text(folder / "README.md", model_card(repository, config, model.origin, licence))
@@ -221,7 +226,7 @@ def push(model: Any, target: str, private: bool = False, licence: str | None = N
                 revision=branch,
                 folder_path=folder,
                 commit_message=f"Model trained with MyXTTS {myxtts.__version__}",
-                delete_patterns=[*(f"{part}/*" for part in STAGES), SPEAKERS_FILE],
+                delete_patterns=[*(f"{part}/*" for part in STAGES), SPEAKERS_FILE, CONFIDENCE_FILE],
             )
     return str(url)
 

@@ -24,12 +24,15 @@ class BatchNormalization(keras.layers.BatchNormalization):
     With `training=True`, a trainable layer uses the statistics of the batch and updates the moving statistics.
     """
 
-    def __init__(self, channels: int, **kwargs):
-        super().__init__(momentum=0.9, epsilon=1e-5, **kwargs)  # momentum: 1 minus PyTorch's
+    def __init__(self, channels: int, momentum=0.9, epsilon=1e-5, **kwargs):  # momentum: 1 minus PyTorch's
+        super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
         self.over_replicas: Callable[[Tensor], Tensor] = lambda value: value
         """Function that sums a value over the replicas that share a batch; by default the identity, for one replica."""
         self.build((None, channels))
         self.input_spec = None  # inputs of any rank
+
+    def get_config(self) -> dict[str, object]:
+        return {**super().get_config(), "channels": self.gamma.shape[0]}
 
     def _moments(self, inputs: Tensor, mask=None) -> tuple[Tensor, Tensor]:
         """Returns mean `(C,)` and variance `(C,)` of the channels of `inputs` `(..., C)` float32, over all replicas.

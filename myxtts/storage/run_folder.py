@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 VOCABULARY = "vocab.json"
 MEL_STATS = "mel_stats"
 """Name of the tensor with a scale per mel band, stored in the DVAE's checkpoints or, without a DVAE, in the GPT's."""
+CONFIDENCE_FILE = "confidence.json"  # the `Calibration` of a model
 JUDGED = ("gpt", "decoder")
 """Stages whose best checkpoint is used for speech. The other stages use their last checkpoint."""
 TAKEN_FROM = "taken_from"

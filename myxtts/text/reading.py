@@ -95,9 +95,12 @@ class Reader(NamedTuple):
         A piece has at most `longest` characters, both as written and with notation expanded to words. If a
         paragraph contains a longer word, the limit for this paragraph is the length of the word. No limit exceeds
         `Language.char_limit`. Pieces for which `fits(spoken(piece))` is False are split further. Pieces that the model
-        cannot speak (see `fault`) are dropped.
+        cannot speak (see `fault`) are dropped. Lines below 40 characters (a quarter of a smaller `char_limit`) end a
+        sentence, as in a poem or a list; longer lines are joined, as in hard-wrapped prose.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
+        shortest = min(40, entry.char_limit // 4)  # lines of hard-wrapped prose have more characters
+        ends = lambda line: 0 < len(line) < shortest and not any(ending.search(line) for ending in _PAUSES.values())
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)
 
         def shortened(part: str, limit: int) -> list[str]:
@@ -110,11 +113,13 @@ class Reader(NamedTuple):
 
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
-            if pieces:
-                pieces[-1] = pieces[-1]._replace(pause_seconds=PARAGRAPH_PAUSE_SECONDS)
-            limit = min(entry.char_limit, max(longest, longest_word(paragraph)))
-            for part in (one for whole in split_text(paragraph, language, limit) for one in shortened(whole, limit)):
-                pause = next((pause for pause, ending in _PAUSES.items() if ending.search(part)), CUT_PAUSE_SECONDS)
-                if not self.fault(read(part), language):
-                    pieces.append(Piece(part, pause))
+            limit, before = min(entry.char_limit, max(longest, longest_word(paragraph))), PARAGRAPH_PAUSE_SECONDS
+            for line in re.sub(".*\n", lambda one: one[0] + "\f" * ends(one[0].strip()), paragraph.strip()).split("\f"):
+                if pieces:
+                    pieces[-1] = pieces[-1]._replace(pause_seconds=max(before, pieces[-1].pause_seconds))
+                before = SENTENCE_PAUSE_SECONDS
+                for part in (one for whole in split_text(line, language, limit) for one in shortened(whole, limit)):
+                    pause = next((pause for pause, ending in _PAUSES.items() if ending.search(part)), CUT_PAUSE_SECONDS)
+                    if not self.fault(read(part), language):
+                        pieces.append(Piece(part, pause))
         return pieces

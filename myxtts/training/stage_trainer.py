@@ -285,8 +285,7 @@ class StageTrainer:
         """
         size = size or self.batching.batch_size // self.workers.count
         loader = dataset.train_loader(self.stage.name)
-        lengths = (pick(lengths) for lengths in zip(*loader.order.shapes))
-        shape = size, *lengths, loader.conditioning_samples
+        shape = size, *(pick(lengths) for lengths in zip(*loader.order.shapes)), loader.conditioning_samples
         noise = noise_batch(*shape, dataset.config.model.num_text_tokens, loader.targets)
         return self.replicas.transfer(self.preparation(tf.nest.map_structure(tf.constant, noise), 0))
 

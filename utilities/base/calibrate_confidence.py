@@ -18,11 +18,12 @@ from scipy.optimize import minimize
 
 from myxtts.config.stages import STAGES
 from myxtts.hearing.recognizers import Listening, open_recognizer
-from myxtts.inference.self_check import CONFIDENCE_FILE, DISTORTION, Calibration, features
+from myxtts.inference.self_check import DISTORTION, Calibration, features
 from myxtts.inference.synthesizer import Synthesizer
 from myxtts.storage.base_model import BASE_FOLDER
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_file, read_json, write_json
+from myxtts.storage.run_folder import CONFIDENCE_FILE
 
 SENTENCES = Path(__file__).with_name("confidence_sentences.txt")
 """File with lines `language|sentence`, written before the model spoke any of them."""

@@ -183,8 +183,7 @@ def write_report(folder: Path, records: Sequence[dict[str, Any]]) -> None:
         rows_left -= count
         minutes = [_minute(record, number * _ROW_SECONDS) for number in range(count)]
         waves.append((record, seconds, minutes, count * _ROW_SECONDS < seconds))
-    template = jinja2.Template(Path(__file__).with_name("report.html").read_text("utf-8"), autoescape=True)
-    page = template.render(
+    page = jinja2.Template(Path(__file__).with_name("report.html").read_text("utf-8"), autoescape=True).render(
         clips=clips,
         lengths=np.bincount(np.array([clip["seconds"] for clip in clips], int)).tolist(),
         left=sorted(left.items(), key=lambda one: -sum(end - start for _, start, end, _ in one[1])),

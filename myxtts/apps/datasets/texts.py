@@ -14,6 +14,7 @@ from scipy.stats import theilslopes
 
 from myxtts.config.checks import UserError, needing, read_bounded
 from myxtts.data.corpora import SUBTITLES
+from myxtts.data.corpora.layouts import LABELS_FAULT, has_labels
 from myxtts.text.cleaners import split_sentences
 
 _TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
@@ -22,6 +23,8 @@ _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
+_BEFORE_ZERO, _ZERO_HOURS = re.compile(r"((?:^|-->) *)-(?:0+:)?(?=\d\d:\d\d[.,]\d)", re.M), 90
+"""Pattern of a negative time, whose minus pysubs2 would ignore: it is read as a time after 90 h, and then negated."""
 
 # Ratios of frame rates: 1, and 25 fps against 24 and 23.976 fps. Smaller differences are fitted as drift.
 _FRAME_RATE_RATIOS = (1.0, 25 / 24, 24 / 25, 25 * 1.001 / 24, 24 / 25 / 1.001)
@@ -68,6 +71,8 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
         return []
     if is_subtitles(text):
         return read_subtitles(text)
+    if has_labels(_read_text(text)):
+        raise UserError(f"{text} {LABELS_FAULT}")
     if options.aligner is None:
         hint = "Give --recognizer, or make subtitles with a tool listed in docs/make-dataset.md"
         raise UserError(f"{text} has no times and needs a recognizer to align it with {recording.name}. {hint}.")
@@ -83,7 +88,7 @@ def read_subtitles(path: Path) -> list[Piece]:
     """
     with needing('Subtitles need pysubs2: pip install "myxtts[recordings]".'):
         import pysubs2
-    content = _read_text(path)
+    content = _BEFORE_ZERO.sub(rf"\g<1>{_ZERO_HOURS}:", _read_text(path))
     try:
         try:
             file = pysubs2.SSAFile.from_string(content)  # detects the format by content
@@ -91,6 +96,8 @@ def read_subtitles(path: Path) -> list[Piece]:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
     except Exception as error:  # pysubs2 raises errors of any type for damaged files
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
+    for cue in file:
+        cue.start, cue.end = (min(time, 3_600_000 * _ZERO_HOURS - time, key=abs) for time in (cue.start, cue.end))
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
     pieces: list[Piece] = []
     for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):
@@ -113,8 +120,7 @@ def read_subtitles(path: Path) -> list[Piece]:
     for index in range(len(pieces) - 1):
         first, second = pieces[index : index + 2]
         overlap = min(first.end, second.end) - second.start
-        shorter = min(first.end - first.start, second.end - second.start)
-        if overlap > 0.3 and overlap > 0.3 * shorter:
+        if overlap > 0.3 and overlap > 0.3 * min(first.end - first.start, second.end - second.start):
             pieces[index] = replace(first, fault=first.fault or "overlapping cues")
             pieces[index + 1] = replace(second, fault=second.fault or "overlapping cues")
         elif overlap > 0:
@@ -191,7 +197,7 @@ def synchronize(
     chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
     if count >= _TELLING_CUES and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
         shares = f"{100 * matched:.0f} % of its cues begin with speech, by chance {100 * chance:.0f} %"
-        raise UserError(f"{path} does not belong to the recording: {shares}. Give another with --subtitles.")
+        raise UserError(f"{path} does not belong to the recording, or is mistimed: {shares}. Give other --subtitles.")
     moved = times * (1 + drift) + offset
     late = _nearest(moved[:, 1], ends)
     near = late[np.abs(late) < 1.0]

@@ -113,7 +113,7 @@ class VoiceBook:
             is_kokoro = _KOKORO.fullmatch(name) and name[:2] not in LANGUAGES
             if is_kokoro or name.casefold() in map(str.casefold, taken):  # some systems ignore case
                 raise ApiError(409, f"The name {name} is taken. Choose another one.", "name", "voice_exists")
-            sizes = [path.lstat().st_size for path in files]  # a link may have no target
+            sizes = [path.lstat().st_size for path in files if path.is_symlink() or path.exists()]  # not if removed
             if len(sizes) >= MOST_VOICES or sum(sizes) >= MOST_VOICES_BYTES:
                 raise ApiError(403, "The server's voice folder is full. Ask the server's owner.", code="voices_full")
             recording = Path(place) / "recording"

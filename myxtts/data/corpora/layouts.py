@@ -18,6 +18,7 @@ _USUAL_LISTS = ("metadata.csv", "metadata.tsv", "metadata.txt", "metadata.jsonl"
 _MAX_LISTS = 50
 _LABEL = re.compile(r"(\d*[.,]?\d+)\s+(\d*[.,]?\d+)\b(.*)")
 """Pattern of a line in a label file: start time, end time, label. Some programs write decimal commas."""
+LABELS_FAULT = "has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
 _ROLE_NAMES = {"training": "train(ing)?", "validation": "val|valid|validation|dev|eval", "test": "test"}
 _ROLES = {role: re.compile(f"(^|[_.-])({names})([_.-]|$)") for role, names in _ROLE_NAMES.items()}
 
@@ -132,6 +133,8 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
+    if has_labels("\n".join(reading.folder.read_lines(path))):
+        raise CorpusError(f"{path} {LABELS_FAULT}")
     table = tables.content_table(reading, place, path) or tables.plain_table(reading, place, path)
     tables.read_table(reading, place, table)
 
@@ -252,19 +255,20 @@ def _add_pair(reading, place, audio, transcript, name):
     except CorpusError as error:
         raise ClipRefused("unreadable text", str(error)) from error
     name_of_text = folder.relative(transcript)
-    rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
-    if rows[1:] and all(rows):
-        if _are_labels(rows):
-            detail = f"{name_of_text} has times and labels, not a sentence. Save them as .srt, for myxtts make-dataset."
-            raise ClipRefused("unreadable text", detail)
+    if is_labels := has_labels(text):
+        raise ClipRefused("unreadable text", f"{name_of_text} {LABELS_FAULT}")
+    if is_labels is False:
         reading.note("Two numbers a line are read as text in ", name_of_text)
     reading.add(place, {"id": audio.name, "text": " ".join(text.split())}, None, (audio.parent,), name=name)
 
 
-def _are_labels(rows):
-    """Returns True if rows are labels with times, False if they are text such as "1 2 buckle my shoe". `rows` are
-    matches of `_LABEL`. If all times have decimals (Audacity), rows are labels unless one ends before it starts. Other
-    rows (HTS) are labels if they have letters and sorted times, durations are above 0, and at least one is above 1."""
+def has_labels(text: str) -> bool | None:
+    """Returns whether lines of two numbers and a text are labels rather than a transcript such as "1 2 buckle my shoe";
+    None for other texts. If all times have decimals (Audacity), no end may be before its start. Otherwise (HTS), the
+    rows must contain letters and sorted times, all durations must be above 0, and at least one duration above 1."""
+    rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
+    if not rows[1:] or not all(rows):
+        return None
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
@@ -277,8 +281,7 @@ def read_vctk(reading: Reading, place: Place) -> None:
     """Reads VCTK: texts in `txt/SPEAKER/`, and audio in `wav48/SPEAKER/`. Prefers `_mic1` files to `_mic2` files."""
     folders = {path.name: path for path in reading.folder.subfolders(place.path)}
     audio = next((folders[k] for k in ("wav48_silence_trimmed", "wav48", "wav16", "wav") if k in folders), None)
-    speakers = reading.folder.subfolders(audio) if audio and "txt" in folders else []
-    for path in speakers:
+    for path in reading.folder.subfolders(audio) if audio and "txt" in folders else []:
         stems, part = reading.folder.stems(path), place._replace(speaker=path.name)
         for stem in sorted(stems):
             if stem.endswith("_mic2") and stem.replace("_mic2", "_mic1") in stems:

@@ -134,8 +134,7 @@ class Unpickler:
                     self.combine(name, whole, taken)
             else:
                 taken = [stack.pop() for _ in before][::-1]
-                whole = taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None
-                self.combine(name, whole, taken)
+                self.combine(name, taken.pop(0) if name in ("APPEND", "SETITEM", "BUILD") else None, taken)
 
     def combine(self, name, whole, parts):
         """Runs the pickle opcode `name` and pushes the result on the stack. The opcode adds `parts` to `whole` or, if

@@ -244,8 +244,7 @@ def _istft(graph, decoder, frames, speaker):
     x = graph.op("ConvTranspose", spectrum.transpose(0, 2, 1), waves, **shape)
     ones = graph.op("Expand", 1.0, graph.op("Concat", [1, 1], spectrum.length(1), axis=0))
     envelope = graph.op("ConvTranspose", ones, decoder.window[None, None] ** 2, **shape)
-    x = graph.op("Clip", x / graph.op("Max", envelope, 1e-3), -1.0, 1.0)
-    return graph.op("Squeeze", x, [1])
+    return graph.op("Squeeze", graph.op("Clip", x / graph.op("Max", envelope, 1e-3), -1.0, 1.0), [1])
 
 
 def _waves(graph, size):

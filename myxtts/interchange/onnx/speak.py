@@ -31,6 +31,7 @@ SILENT_PEAK = 1e-3
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
 RULES = {
+    "seed": (int, "sampling seed", "0 to 9223372036854775807", lambda value: 0 <= value < 2**63),
     "speed": (float, "speaking rate", "0.25 to 4.0", lambda value: 0.25 <= value <= 4),
     "temperature": (float, "sampling temperature, 0 is greedy", "at least 0", lambda value: 0 <= value <= 10**9),
     "top_k": (int, "codes to sample from, 0 is all", "at least 0", lambda value: 0 <= value <= 10**9),
@@ -141,7 +142,7 @@ class Speaker:
     def speak(self, text, voice=None, language=None, seed=0, speed=1.0, **sampling):
         """Synthesizes a text to samples `(S,)` float32. A speed of 2 is twice as fast. `sampling` may contain
         `temperature`, `top_k`, `top_p` and `repetition_penalty`. For the default voice and language, see `choose`."""
-        for name, value in dict(sampling, speed=speed).items():
+        for name, value in dict(sampling, seed=seed, speed=speed).items():
             if name not in RULES:
                 raise TypeError(f"speak() has no parameter {name}. Its sampling parameters: {', '.join(RULES)}.")
             kind, _, rule, holds = RULES[name]
@@ -343,11 +344,10 @@ def read_wav(path, seconds=3600):
 def main():
     layout = dict(usage="%(prog)s --text TEXT [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
-    add("--text", default="", help='text to speak; "$(cat FILE)" gives that of a file')
+    add("--text", required="--list-voices" not in sys.argv, help='text to speak; "$(cat FILE)" gives that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
     add("--language", metavar="CODE", help="such as de or German (default: the voice's, else detected)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")
-    add("--seed", metavar="N", type=int, default=0, help="sampling seed (default: 0)")
     add("--threads", metavar="N", type=int, help="0: all cores (default: 1 for a small model, else 0)")
     add("--list-voices", action="store_true", help="list the voices and exit")
     for name, (kind, what, rule, _) in RULES.items():

@@ -39,11 +39,15 @@ ASS = (
 )
 
 
-@pytest.mark.parametrize("name, content", [("a.srt", SRT), ("a.vtt", VTT), ("a.ass", ASS)])
-def test_subtitle_formats_give_the_same_piece(name, content, tmp_path):
+FILES = [("a.srt", SRT, "00:00:01"), ("a.vtt", VTT, "00:01"), ("a.ass", ASS, "0:00:01")]
+
+
+@pytest.mark.parametrize("sign, start", [("", 1.0), ("-", -1.0)])
+@pytest.mark.parametrize("name, content, time", FILES)
+def test_subtitle_formats_give_the_same_piece_also_before_zero(name, content, time, sign, start, tmp_path):
     pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
-    (tmp_path / name).write_text(content)
-    assert read_subtitles(tmp_path / name) == [Piece("One.", 1.0, 2.5)]
+    (tmp_path / name).write_text(content.replace(time, sign + time))
+    assert read_subtitles(tmp_path / name) == [Piece("One.", start, 2.5)]
 
 
 def test_overlapping_cues_get_a_fault_and_rolling_captions_are_split(tmp_path):

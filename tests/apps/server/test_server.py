@@ -352,6 +352,7 @@ def test_uploaded_voice_is_kept_and_spoken_with(synthesizer, folders, tmp_path, 
             assert live.ask("PUT", f"/v1/audio/voices/{name}", content)[0] == status, name
         assert {path.name for path in tmp_path.rglob("*.voice")} == {"me.voice", "linked.voice"}
         monkeypatch.setattr("myxtts.apps.server.voices.MOST_VOICES", 1)
+        monkeypatch.setattr(Path, "iterdir", lambda at, real=Path.iterdir: [*real(at), at / "removed.wav"])
         assert live.ask("PUT", "/v1/audio/voices/other", recording)[0] == 403
 
 

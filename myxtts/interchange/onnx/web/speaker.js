@@ -12,7 +12,8 @@ const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviation
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
 const JOINED = // As in text/cleaners.py: file(s), 5:30, :)
   /(?<=[\p{L}\p{N}_])\(([\p{L}\p{N}_]+)\)|(?<=[\p{L}\p{N}_]):(?=[\p{L}\p{N}_])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
-const PARAGRAPH = /\n[^\S\n]*\n/;
+const PARAGRAPH = /\n[^\S\n]*\n/, WRAPPED_CHARACTERS = 40;
+const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$/;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
 const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
@@ -112,6 +113,12 @@ export function cutText(text, limit) {
     }
   }
   return found;
+}
+
+// Splits a paragraph after its short lines, as `_lines` of text/reading.py: those of a poem or a list.
+export function cutLines(paragraph, shortest) {
+  const isEnd = (line) => line && line.length < shortest && !MARKED_END.test(line);
+  return paragraph.split("\n").map((line) => line + (isEnd(line.trim()) ? "\f" : "\n")).join("").split("\f");
 }
 
 class Espeak {
@@ -322,7 +329,9 @@ export class Speaker {
       throw new Error(`Most letters of the text are unknown to the model in ${language}. Choose another language.`);
     const longestWord = text.split(/\s+/).reduce((most, word) => Math.max(most, word.length), 1);
     const longest = Math.max(this.config.longest_texts[language], longestWord);
-    const cut = () => text.split(PARAGRAPH).flatMap((paragraph) => cutText(paragraph, limit));
+    const shortest = Math.min(WRAPPED_CHARACTERS, Math.floor(this.config.languages[language] / 4));
+    const lines = text.split(PARAGRAPH).flatMap((paragraph) => cutLines(paragraph, shortest));
+    const cut = () => lines.flatMap((line) => cutText(line, limit));
     let limit = Math.min(this.config.languages[language], longest), found = cut();
     while (limit > 1 && found.some((piece) => this.encode(piece, language).length > this.model.max_text_tokens)) {
       limit = Math.floor((limit * 3) / 4);
