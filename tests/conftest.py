@@ -11,7 +11,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pytest
-from tiny import WORDS, make_tiny_corpus, tiny_run_config, untraced
+from tiny import WORDS, make_tiny_corpus, small_encoders, tiny_run_config, untraced
 
 import myxtts  # noqa: F401  before TensorFlow, so that tests compute with oneDNN as users do
 from myxtts.devices.tensorflow_start import import_sparingly
@@ -45,7 +45,7 @@ def tiny_yaml(tmp_path_factory):
     """A configuration file for a run of two steps per stage. Tests must not change it."""
     every = dict(log_every_steps=1, validate_every_steps=2, checkpoint_every_steps=2, sample_every_steps=2)
     stages = {stage: {"max_steps": 2} for stage in ("dvae", "gpt", "speaker", "decoder")}
-    model, data = dict(layers=1, num_latents=2), dict(batch_size=3, num_workers=1)
+    model, data = dict(num_latents=2), dict(batch_size=3, num_workers=1)
     config = tiny_run_config(model=model, data=data, training={**every, "num_samples": 1}, **stages)
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(json.dumps(config.to_dict()))  # JSON is YAML
@@ -111,6 +111,22 @@ def eagerly():
     """Runs traced functions as plain Python in the tests of a module; see `untraced`."""
     with untraced():
         yield
+
+
+@pytest.fixture(scope="module")
+def small_speaker_encoders():
+    """Gives speaker encoders fewer blocks in the tests of a module; see `small_encoders`."""
+    with small_encoders():
+        yield
+
+
+@pytest.fixture
+def few_discriminators(monkeypatch):
+    """Gives decoders one discriminator of each kind, which has all operations, because eight take most of the time."""
+    from myxtts.training.stages.decoder import DecoderStage
+
+    monkeypatch.setattr(DecoderStage, "periods", (3,))
+    monkeypatch.setattr(DecoderStage, "resolutions", (512,))
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("two_stages")  # what holds for two holds f
 def settings_of(corpus, folder, steps=1, **training):
     training = {"max_validation_batches": 1, "validate_every_steps": 1000, **training}
     stages = dict(dvae={"max_steps": steps, "crop_seconds": 0.4}, gpt={"max_steps": steps})
-    return tiny_run_config(corpus, folder, model={"layers": 1}, data={"num_buckets": 1}, training=training, **stages)
+    return tiny_run_config(corpus, folder, data={"num_buckets": 1}, training=training, **stages)
 
 
 def train(config):

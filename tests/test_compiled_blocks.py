@@ -19,7 +19,7 @@ from myxtts.training.stages.gpt import GPTObjective, add_lora
 from myxtts.training.trainer import XTTSTrainer
 
 SEED = tf.constant([0, 7])
-CONFIG = tiny_run_config(model={"layers": 2, "dropout": 0.0, "num_codes": 16}, gpt={"alignment_loss_weight": 1.0})
+CONFIG = tiny_run_config(model={"layers": 2, "dropout": 0.0}, gpt={"alignment_loss_weight": 1.0})
 
 
 def losses_and_gradients(objective, batch):

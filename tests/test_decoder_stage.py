@@ -26,6 +26,7 @@ from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
 FOUNDATIONS = ("dvae", "gpt", "speaker")
+pytestmark = pytest.mark.usefixtures("small_speaker_encoders", "few_discriminators")
 
 
 def run_config(corpus=None, folder="unused", decoder=None, **training):
@@ -37,15 +38,9 @@ def run_config(corpus=None, folder="unused", decoder=None, **training):
 
 
 @pytest.fixture(scope="module")
-def foundations():
+def foundations(small_speaker_encoders):
     keras.utils.set_random_seed(3)
     return {part: XTTS(run_config().model, parts=(part,)) for part in FOUNDATIONS}
-
-
-@pytest.fixture(autouse=True)
-def few_discriminators(monkeypatch):
-    monkeypatch.setattr(DecoderStage, "periods", (3,))
-    monkeypatch.setattr(DecoderStage, "resolutions", (512,))
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +181,7 @@ def train(dataset, foundations, config, stop_after=None):
 
 
 @pytest.fixture(scope="module")
-def corpus_foundations(tiny_corpus, tmp_path_factory):
+def corpus_foundations(tiny_corpus, small_speaker_encoders, tmp_path_factory):
     """The corpus with its configuration, and models of earlier stages that fit its vocabulary."""
     dataset = SpeechDataset.open(run_config(tiny_corpus, tmp_path_factory.mktemp("corpus")))
     keras.utils.set_random_seed(3)

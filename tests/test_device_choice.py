@@ -88,7 +88,7 @@ def measure_in_helper(request):
 
 
 def test_measuring_process_times_the_real_pipeline(tmp_path, tiny_corpus):
-    config = tiny_run_config(tiny_corpus, tmp_path / "run", model={"layers": 1}, data={"num_buckets": 1})
+    config = tiny_run_config(tiny_corpus, tmp_path / "run", data={"num_buckets": 1})
     values = {"config": config.to_dict(), "options": {"virtual_devices": 2}}
     found = json.loads(measure_in_helper(json.dumps(values)))
     assert found["step_seconds"] > 0 and found["devices"].startswith("dual: ")

@@ -55,15 +55,9 @@ def watched(stage, precision="float32"):
     plan = plan_of("dual")
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_tiny_corpus(Path(folder) / "corpus")
-        config = tiny_run_config(
-            corpus,
-            Path(folder) / "run",
-            model={"layers": 1},
-            data={"num_buckets": 1, "model_start_delay": 0.0},
-            training={**TRAINING, "precision": precision},
-            dvae={"max_steps": STEPS},
-            gpt={"max_steps": STEPS},
-        )
+        data, steps = {"num_buckets": 1, "model_start_delay": 0.0}, {"max_steps": STEPS}
+        training = {**TRAINING, "precision": precision}
+        config = tiny_run_config(corpus, Path(folder) / "run", data=data, training=training, dvae=steps, gpt=steps)
         dataset = SpeechDataset.open(config)
         with tf.device(plan.data_device):
             dvae_model = XTTS(dataset.config.model, parts=("dvae",))

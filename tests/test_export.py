@@ -50,8 +50,8 @@ GREEDY = dict(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
 @pytest.fixture(scope="module")
-def synthesizer(tokenizer):
-    model, config = random_model(tokenizer, ("gpt", "speaker", "decoder"), layers=1)  # tracing takes longest
+def synthesizer(small_speaker_encoders, tokenizer):
+    model, config = random_model(tokenizer, ("gpt", "speaker", "decoder"))
     spread(model.trainable_variables, 0.2)
     model.mel_stats.assign(np.full(80, 3.0, "float32"))
     return Synthesizer(model, tokenizer, config)

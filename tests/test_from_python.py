@@ -22,9 +22,8 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 def bare_config(corpus, folder, **training):
     """Returns a configuration as a user writes it, without values that depend on the recordings."""
     training = {"max_validation_batches": 1, **training}
-    steps = dict(dvae={"max_steps": 2, "crop_seconds": 0.4}, gpt={"max_steps": 1})
-    shape = {"layers": 1, "num_text_tokens": 0}
-    return tiny_run_config(corpus, folder, model=shape, data={"num_buckets": 1}, training=training, **steps)
+    sections = dict(dvae={"max_steps": 2, "crop_seconds": 0.4}, gpt={"max_steps": 1}, data={"num_buckets": 1})
+    return tiny_run_config(corpus, folder, model={"num_text_tokens": 0}, training=training, **sections)
 
 
 @pytest.fixture(scope="module")

@@ -141,7 +141,7 @@ def made_tiny(block, shape):
     return block.replace(", speaker=steps, decoder=steps", "").replace("2000", "1")
 
 
-TINY = tiny_run_config("recordings", "runs/mine", model={"layers": 1, "num_text_tokens": 0}, data={"num_buckets": 1})
+TINY = tiny_run_config("recordings", "runs/mine", model={"num_text_tokens": 0}, data={"num_buckets": 1})
 
 
 def test_page_runs_as_written(two_stages, without_griffin_lim, tiny_corpus, tmp_path, monkeypatch, capsys):

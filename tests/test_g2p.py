@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_corpora import make_corpus
-from tiny import tiny_model_config, tiny_run_config, write_run
+from tiny import tiny_run_config, write_run
 
 from myxtts.config.checks import ConfigError
 from myxtts.data.dataset import SpeechDataset
@@ -119,7 +119,7 @@ def test_the_setting_is_stored_with_the_run_and_cannot_be_changed(tmp_path):
 def test_a_loaded_model_reads_as_it_was_trained(tmp_path):
     tokenizer = XTTSTokenizer.train(TEXTS, vocab_size=60, g2p=["am"])
     config = tiny_run_config(model=dict(num_text_tokens=tokenizer.num_tokens), data={"g2p": ("am",)})
-    model = XTTS(tiny_model_config(num_text_tokens=tokenizer.num_tokens), parts=("dvae", "gpt"))
+    model = XTTS(config.model, parts=("dvae", "gpt"))
     loaded, _ = load_model(write_run(tmp_path / "run", model, tokenizer, config)).preset
     assert loaded.g2p == ("am",) and loaded.encode("ሰላም", "am") == tokenizer.encode("ሰላም", "am")
 

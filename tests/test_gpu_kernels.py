@@ -21,7 +21,6 @@ from myxtts.training.loop.device_pipeline import equal_parts
 from myxtts.training.loop.step import TrainStep
 from myxtts.training.loop.switches import nodes, settle_switches
 from myxtts.training.stages.classes import STAGE_CLASSES
-from myxtts.training.stages.decoder import DecoderStage
 
 
 def kernels_lacking(graphs):
@@ -98,9 +97,7 @@ def of_one_length(batch, crop, grid):
 
 
 @pytest.mark.parametrize("name", list(STAGES))
-def test_preparation_and_step_have_kernels(name, foundations, monkeypatch):
-    monkeypatch.setattr(DecoderStage, "periods", (3,))  # one discriminator of each kind has all operations
-    monkeypatch.setattr(DecoderStage, "resolutions", (512,))
+def test_preparation_and_step_have_kernels(name, foundations, few_discriminators):
     stage, step = step_of(name, foundations, "float32")
     maker = stage.make_preparation("/GPU:0")
     preparation = maker._prepare.get_concrete_function()

@@ -37,7 +37,7 @@ def command(*flags, speaks=True):
         corpus = make_tiny_corpus(Path(folder) / "corpus")
         every, steps = STEPS if speaks else 0, {"max_steps": STEPS}
         training = dict(sample_every_steps=every, num_samples=1, validate_every_steps=STEPS, leave_out=LEFT_OUT)
-        config = tiny_run_config(model={"layers": 1}, dvae=steps, gpt=steps, training=training)
+        config = tiny_run_config(dvae=steps, gpt=steps, training=training)
         settings = Path(folder) / "tiny.yaml"  # JSON is YAML
         settings.write_text(json.dumps(config.to_dict()))
         out = io.StringIO()
@@ -61,13 +61,9 @@ def events_of_a_dual_run(delay_seconds):
     plan, events = plan_of("dual"), []
     with tempfile.TemporaryDirectory() as folder:
         corpus = make_tiny_corpus(Path(folder) / "corpus")
-        config = tiny_run_config(
-            corpus,
-            Path(folder) / "run",
-            dvae={"max_steps": STEPS},
-            data={"num_buckets": 1, "model_start_delay": delay_seconds},
-            training={"reset_training": True, "validate_every_steps": 100},
-        )
+        data, steps = {"num_buckets": 1, "model_start_delay": delay_seconds}, {"max_steps": STEPS}
+        training = {"reset_training": True, "validate_every_steps": 100}
+        config = tiny_run_config(corpus, Path(folder) / "run", dvae=steps, data=data, training=training)
         dataset = SpeechDataset.open(config)
         trainer = XTTSTrainer(dataset.config, stage="dvae", plan=plan)
         make_pipeline, take_step = trainer.pipeline, trainer.batching.take_step

@@ -25,14 +25,9 @@ def make_trainer(mode, corpus, folder):
     from myxtts.training.memory_isolated_trainer import MemoryIsolatedDualGPUTrainer
     from myxtts.training.trainer import XTTSTrainer
 
-    config = tiny_run_config(
-        corpus,
-        folder / mode,
-        model={"layers": 1},
-        gpt={"max_steps": STEPS},
-        data={"model_start_delay": 0.0, "num_buckets": 1},
-        training={"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS},
-    )
+    training = {"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS}
+    sections = dict(gpt={"max_steps": STEPS}, data={"model_start_delay": 0.0, "num_buckets": 1}, training=training)
+    config = tiny_run_config(corpus, folder / mode, **sections)
     dataset = SpeechDataset.open(config)
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)

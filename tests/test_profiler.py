@@ -102,7 +102,7 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
 
 @on_logical_devices
 def profiled(folder, corpus):
-    config = tiny_run_config(corpus, folder / "run", model={"layers": 1}, data={"num_buckets": 1})
+    config = tiny_run_config(corpus, folder / "run", data={"num_buckets": 1})
     settings = folder / "tiny.yaml"  # JSON is YAML
     settings.write_text(json.dumps(config.to_dict()))
     out = io.StringIO()

@@ -19,7 +19,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 @pytest.fixture(scope="module")
 def made(tokenizer):
-    model, config = random_model(tokenizer, layers=1)
+    model, config = random_model(tokenizer)
     return model, tokenizer, config
 
 

@@ -134,9 +134,8 @@ def real_stage(mode, stage, recompute):
     from myxtts.models.xtts import XTTS
     from myxtts.training.trainer import XTTSTrainer
 
-    config = tiny_run_config(
-        model={"dropout": 0.0, "layers": 1}, training={"reset_training": True, "gradient_checkpointing": recompute}
-    )
+    training = {"reset_training": True, "gradient_checkpointing": recompute}
+    config = tiny_run_config(model={"dropout": 0.0}, training=training)
     plan = plan_of(mode)
     with tf.device(plan.data_device):
         dvae_model = XTTS(config.model, parts=("dvae",))

@@ -23,7 +23,7 @@ from myxtts.runs.samples import Copier, SampleSpeaker
 @pytest.fixture
 def speaking(tiny_corpus, tokenizer, tmp_path):
     """A `SampleSpeaker` of two clips whose ids differ only after a period, its GPT, and the folder."""
-    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens, "layers": 1}, training={"num_samples": 2})
+    config = tiny_run_config(model={"num_text_tokens": tokenizer.num_tokens}, training={"num_samples": 2})
     keras.utils.set_random_seed(0)
     models = [XTTS(config.model, parts=(part,)) for part in ("dvae", "gpt")]
     clips = [

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("without_griffin_lim")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, tokenizer):
     """A model that speaks by Griffin-Lim, and a recording."""
-    model, config = random_model(tokenizer)
+    model, config = random_model(tokenizer, max_audio_tokens=36)  # short sentences
     folder = write_run(tmp_path_factory.mktemp("say") / "run", model, tokenizer, config)
     write_audio(folder.parent / "me.wav", voiced(1.0, 150, 1), 22050)
     return folder

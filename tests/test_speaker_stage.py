@@ -1,6 +1,5 @@
 """The speaker stage: training, validation on held-out voices, and exact resumption."""
 
-import functools
 import logging
 import shutil
 from collections import Counter
@@ -13,7 +12,7 @@ import tensorflow as tf
 from logical_devices import on_logical_devices, plan_of
 from test_run import PLAN
 from test_trainer import Recorder
-from tiny import make_tiny_corpus, stage_of, tiny_run_config, train_step_of, untraced
+from tiny import make_tiny_corpus, small_encoders, stage_of, tiny_run_config, train_step_of, untraced
 
 from myxtts.audio.augment import GAIN_NEPERS, disturb
 from myxtts.config.rates import CODE_STRIDE_SAMPLES
@@ -21,22 +20,16 @@ from myxtts.data.batch import SpeakerBatch, noise_batch
 from myxtts.data.corpora import Utterance
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.doctor import id_hash
-from myxtts.models.speaker_encoder import AngularMarginClassifier, SpeakerEncoder
+from myxtts.models.speaker_encoder import AngularMarginClassifier
 from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import Run
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore
 from myxtts.storage.run_folder import TAKEN_FROM
 from myxtts.training.stages.speaker import SpeakerPreparation, equal_error_rate, repeated, verification_scores
 
-SMALL, CHANNELS = functools.partial(SpeakerEncoder, num_blocks=(1, 1, 1, 1)), {"speaker_channels": (8, 16, 16, 16)}
+CHANNELS = {"speaker_channels": (8, 16, 16, 16)}
 VOICES, FRAMES, BANDS = 12, 40, 64
-
-
-@pytest.fixture(autouse=True)
-def small_encoder(monkeypatch):
-    """Uses two blocks instead of sixteen, because tracing them takes most of the time."""
-    monkeypatch.setattr("myxtts.models.speaker_encoder.SpeakerEncoder", SMALL)
-    monkeypatch.setattr("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1, 1, 1))
+pytestmark = pytest.mark.usefixtures("small_speaker_encoders")
 
 
 def test_equal_error_rate_of_worked_examples():
@@ -158,13 +151,9 @@ def mels(voices, seed):
     return SpeakerBatch(tf.zeros(len(voices), tf.int32), tf.constant(mel, tf.float32), tf.constant(voices, tf.int32))
 
 
-def small_stage(**training):
-    config = tiny_run_config(
-        data={"num_speakers": VOICES},
-        model=CHANNELS,
-        speaker={"learning_rate": 5e-3, "weight_decay": 0.0},
-        training=training,
-    )
+def small_stage():
+    settings = {"learning_rate": 5e-3, "weight_decay": 0.0}
+    config = tiny_run_config(data={"num_speakers": VOICES}, model=CHANNELS, speaker=settings)
     keras.utils.set_random_seed(4)
     return stage_of("speaker", config), config.stage("speaker")
 
@@ -217,23 +206,19 @@ def test_statistics_are_updated_once_per_finite_step():
 
 
 @on_logical_devices
+@small_encoders()
 def on_devices(mode):
     """Returns figures and weights after a step on one or two model devices."""
-    from myxtts.models import speaker_encoder
     from myxtts.training.trainer import XTTSTrainer
 
-    whole, speaker_encoder.SpeakerEncoder = speaker_encoder.SpeakerEncoder, SMALL
-    try:
-        config = tiny_run_config(data={"num_speakers": 4}, model=CHANNELS, training={"reset_training": True})
-        trainer = XTTSTrainer(config, stage="speaker", plan=plan_of(mode))
-        batch = trainer.replicas.transfer(mels(np.arange(8) % 4, seed=0))
-        with untraced():
-            taken = {name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, 0)).items()}
-        weights = trainer.model.part_weights("speaker").items()
-        local = trainer.replicas.strategy.experimental_local_results
-        return taken, {name: [part.numpy() for part in local(v.value)] for name, v in weights}
-    finally:
-        speaker_encoder.SpeakerEncoder = whole
+    config = tiny_run_config(data={"num_speakers": 4}, model=CHANNELS, training={"reset_training": True})
+    trainer = XTTSTrainer(config, stage="speaker", plan=plan_of(mode))
+    batch = trainer.replicas.transfer(mels(np.arange(8) % 4, seed=0))
+    with untraced():
+        taken = {name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, 0)).items()}
+    weights = trainer.model.part_weights("speaker").items()
+    local = trainer.replicas.strategy.experimental_local_results
+    return taken, {name: [part.numpy() for part in local(v.value)] for name, v in weights}
 
 
 def test_two_replicas_equal_one_with_the_statistics_of_the_whole_batch():

@@ -104,7 +104,7 @@ def test_evaluation_of_a_run_uses_validation_sentences_and_survives_errors(
 def test_workers_divide_the_sentences_and_all_get_the_same_figures(tiny_corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("myxtts.runs.samples.find_encoder", lambda: None)
     training = {"evaluate_every_steps": 1, "evaluation_sentences": 3}
-    dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.4})
+    dataset = open_run(tiny_corpus, tmp_path, training=training, data={"validation_share": 0.6, "max_seconds": 0.7})
     said = []
 
     def reversed_recordings(synthesizer, sentences, seeds):

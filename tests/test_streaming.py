@@ -7,7 +7,7 @@ import time
 import keras
 import numpy as np
 import pytest
-from tiny import spread, tiny_run_config, voiced
+from tiny import small_encoders, spread, tiny_run_config, voiced
 
 from myxtts.config.config import SamplingConfig
 from myxtts.inference.advancing import TensorflowSteps
@@ -23,6 +23,7 @@ TEXT = "one two three four five six. six five four. one."
 SAMPLED = SamplingConfig(temperature=1.0, top_k=0, top_p=1.0, repetition_penalty=1.0)
 
 
+@small_encoders()
 def make_synthesizer(tokenizer, decoder_type, parts=("gpt", "speaker", "decoder"), max_audio_tokens=103, **options):
     """A random model that seldom stops, with a decoder whose windows matter."""
     keras.utils.set_random_seed(0)

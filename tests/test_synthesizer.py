@@ -277,7 +277,7 @@ def test_configuration_of_a_far_larger_part_than_its_weights_is_refused(tmp_path
 
 
 @pytest.fixture(scope="module")
-def with_decoder(synthesizer, tokenizer):
+def with_decoder(synthesizer, small_speaker_encoders, tokenizer):
     """A synthesizer with a waveform decoder, and the GPT and DVAE of `synthesizer`."""
     config = synthesizer.config
     model = XTTS.assemble(config.model, synthesizer.model, XTTS(config.model, parts=("speaker", "decoder")))

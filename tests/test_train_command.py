@@ -24,14 +24,14 @@ from myxtts.runs.agenda import make_agenda
 from myxtts.runs.run import stops_on_signals
 from myxtts.storage.checkpoint import CheckpointStore
 
-pytestmark = pytest.mark.usefixtures("devices_as_before")
+pytestmark = pytest.mark.usefixtures("devices_as_before", "small_speaker_encoders")
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
-def trained(tiny_corpus, tiny_yaml, tmp_path_factory):
-    """Arguments and folder of a run of both stages."""
+def trained(tiny_corpus, tiny_yaml, small_speaker_encoders, tmp_path_factory):
+    """Arguments and folder of a run of all stages."""
     home = tmp_path_factory.mktemp("trained") / "run"
     argv = ["--train-data", str(tiny_corpus), "--config", str(tiny_yaml), "--checkpoint-dir", str(home)]
     devices._applied = None

@@ -167,7 +167,7 @@ def test_decay_groups_of_the_model_by_their_real_names():
 
 def make_step(stage):
     keras.utils.set_random_seed(4)
-    config = tiny_run_config(model={"dropout": 0.0, "layers": 1}, **{stage: {"learning_rate": 1e-2}})
+    config = tiny_run_config(model={"dropout": 0.0}, **{stage: {"learning_rate": 1e-2}})
     trained = stage_of(stage, config)
     return trained, TrainStep(trained.updates(), strategy(), config.stage(stage))
 

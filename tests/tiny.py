@@ -1,8 +1,10 @@
 """Tiny models and data: small enough to be trained in tests, and large enough not to be trivial."""
 
 import contextlib
+import functools
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import keras
 import numpy as np
@@ -49,7 +51,7 @@ def tiny_run_config(
     speaker=None,
     decoder=None,
 ):
-    """Returns an `XTTSConfig` for a few steps on `tiny_corpus`; each argument overrides settings of its section."""
+    """Returns an `XTTSConfig` for a few steps of a GPT of one block; arguments override settings of their sections."""
     read = dict(train_data=train_data and str(train_data), max_seconds=1.5, max_text_length=20, batch_size=4)
     read |= dict(num_buckets=2, num_workers=2, pipeline_buffer_size=2, validation_share=0.2)
     data = {**read, "conditioning_seconds": (0.3, 0.6), **(data or {})}
@@ -63,7 +65,8 @@ def tiny_run_config(
         "speaker": StageConfig(**{**stage, **(speaker or {})}),
         "decoder": DecoderConfig(**{**stage, "max_steps": 2, **slices, **(decoder or {})}),
     }
-    model = tiny_model_config(**{"decoder_type": "istft", "decoder_blocks": 1, "decoder_width": 8, **(model or {})})
+    few = dict(layers=1, decoder_type="istft", decoder_blocks=1, decoder_width=8)
+    model = tiny_model_config(**few | (model or {}))
     training |= {name: stage for name, stage in stages.items() if name in STAGES}
     return XTTSConfig(model=model, data=DataConfig(**data), training=TrainingConfig(**training))
 
@@ -139,6 +142,17 @@ def write_run(folder, model, tokenizer, config):
 def full_disk(*_, **__):
     """Fails like an operation on a file of a full disk."""
     raise OSError(28, "No space left on device")
+
+
+@contextlib.contextmanager
+def small_encoders():
+    """Gives speaker encoders one block per group in the block, because their sixteen blocks take most of the time."""
+    from myxtts.models import speaker_encoder
+
+    small = functools.partial(speaker_encoder.SpeakerEncoder, num_blocks=(1, 1, 1, 1))
+    with patch.object(speaker_encoder, "SpeakerEncoder", small):
+        with patch("myxtts.memory.parts.SPEAKER_BLOCKS", (1, 1, 1, 1)):
+            yield
 
 
 @contextlib.contextmanager

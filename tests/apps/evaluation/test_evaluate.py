@@ -42,7 +42,7 @@ def run(tiny_corpus, tokenizer, tmp_path_factory):
     from myxtts.models.xtts import XTTS
 
     folder = tmp_path_factory.mktemp("runs") / "mine"
-    model = {"num_text_tokens": tokenizer.num_tokens, "layers": 1, "max_audio_tokens": 28}
+    model = {"num_text_tokens": tokenizer.num_tokens, "max_audio_tokens": 28}
     config = tiny_run_config(tiny_corpus, folder, model=model, data={"max_seconds": 1.15})
     keras.utils.set_random_seed(0)
     write_run(folder, XTTS(config.model, parts=("dvae", "gpt")), tokenizer, config)

@@ -1,5 +1,6 @@
 """A server with a tiny random model, on a free port of this machine."""
 
+import functools
 import http.client
 import json
 import logging
@@ -17,8 +18,9 @@ from myxtts.storage.speakers import read_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
 
+@functools.cache
 def talkative_synthesizer():
-    """Returns a synthesizer with a random model, which seldom stops before the maximum number of codes."""
+    """Returns the synthesizer of all tests, with a random model that seldom stops before the maximum of codes."""
     tokenizer = XTTSTokenizer.train([(f"{word}.", "en") for word in WORDS])
     return make_synthesizer(tokenizer, "istft", ("dvae", "gpt", "speaker", "decoder"), 63)
 
