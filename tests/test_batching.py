@@ -102,8 +102,7 @@ def batching_of(train_step):
 def test_batch_is_split_further_until_it_fits_and_stays_split():
     step = Stub(fails=2)
     batching = batching_of(step)
-    group = [Rows(tf.range(6)), Rows(tf.range(6, 12))]
-    assert batching.take_step(group, 0.1, (0, 0)) == "losses"
+    assert batching.take_step([Rows(tf.range(6)), Rows(tf.range(6, 12))], 0.1, (0, 0)) == "losses"
     assert step.taken == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
     assert (batching.parts, batching.clips) == (3, 2)
     more = Batching(step, types.SimpleNamespace(count=2), 6, 1)  # the run continues on two devices

@@ -286,8 +286,7 @@ def test_every_line_becomes_an_utterance_or_a_rejection(tmp_path_factory, conten
     except CorpusError as error:
         assert "metadata.csv" in str(error)
         return
-    encodings = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
-    text = content.decode(encodings.get(content[:2], "utf-8-sig"))
+    text = content.decode({b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}.get(content[:2], "utf-8-sig"))
     given_lines = text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n").count("\n") + 1
     numbers = [item.line for item in (*corpus.utterances, *corpus.rejections)]
     header = sum(int(note.split()[1]) for note in corpus.notes if "as a header" in note)  # its line, without comments

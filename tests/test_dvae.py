@@ -61,8 +61,7 @@ def test_moving_averages_worked_example(quantizer, vectors):
 
 def test_padding_adds_nothing_to_the_statistics(quantizer, vectors):
     mask = np.arange(7)[None] < np.array([[7], [3]])
-    spoiled = np.where(mask[..., None], vectors, 100.0).astype("float32")
-    masked = statistics_of(quantizer, spoiled, mask)
+    masked = statistics_of(quantizer, np.where(mask[..., None], vectors, 100.0).astype("float32"), mask)
     rows = [statistics_of(quantizer, vectors[:1]), statistics_of(quantizer, vectors[1:, :3])]
     assert masked["count"].sum() == 10
     for name in masked:

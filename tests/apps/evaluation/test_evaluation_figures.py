@@ -125,8 +125,7 @@ def planted_sentences(kind, generator, count):
 def test_interval_has_its_nominal_coverage(monkeypatch, kind, truth, estimate):
     monkeypatch.setattr(statistics, "RESAMPLES", 500)
     found = [estimate(*planted_sentences(kind, np.random.default_rng([run, 5]), 30)) for run in range(300)]
-    held = np.mean([one.low <= truth <= one.high for one in found])
-    assert 0.91 <= held <= 0.99
+    assert 0.91 <= np.mean([one.low <= truth <= one.high for one in found]) <= 0.99
 
 
 def test_paired_difference_is_narrower_than_the_figures_and_finds_differences(monkeypatch):

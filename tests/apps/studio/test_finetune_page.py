@@ -64,8 +64,7 @@ def test_every_command_of_the_page_runs(home, tmp_path, capsys):
     for stage in ("persian/gpt", "persian_lora/gpt", "mine/dvae", "mine/gpt", "mine/decoder"):
         assert CheckpointStore(tmp_path / "runs" / stage).steps() == [0, 1], stage
     assert (tmp_path / "hello.wav").is_file() and (tmp_path / "for_coqui/model.pth").is_file()
-    there = home.repositories["emma/persian-voice"]
-    assert "base_model: coqui/XTTS-v2" in there["README.md"].decode()
+    assert "base_model: coqui/XTTS-v2" in home.repositories["emma/persian-voice"]["README.md"].decode()
 
 
 def test_translation_and_readme_show_the_same_commands():
