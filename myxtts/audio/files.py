@@ -128,7 +128,7 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
-    """Converts floats `(S,)`, clipped to `[-1, 1]`, to little-endian 16-bit integers. Raises `ValueError` for NaN."""
+    """Converts floats `(S,)`, clipped to `[-1, 1]`, to little-endian int16. Raises `ValueError` if not finite."""
     return np.round(np.clip(np.asarray_chkfinite(samples), -1.0, 1.0) * 32767.0).astype("<i2")
 
 

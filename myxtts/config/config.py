@@ -34,9 +34,9 @@ class SamplingConfig(Settings):
     """Nucleus sampling; 1 keeps all codes."""
     repetition_penalty: float = setting(1.2, at_least=1e-6, flag="--repetition-penalty", hint="1.0 turns it off.")
     """Repetition penalty: divides positive and multiplies negative logits of sampled codes (XTTS v2: 5.0)."""
-    reference_seconds: float = setting(30.0, at_least=0.33, at_most=3600)
+    reference_seconds: float = setting(30.0, at_least=0.05, at_most=3600)
     """Maximum length of the reference audio in seconds; the rest is ignored."""
-    reference_chunk_seconds: float | None = setting(None, at_least=0.33, at_most=3600)
+    reference_chunk_seconds: float | None = setting(None, at_least=0.05, at_most=3600)
     """Length in seconds of the reference chunks whose latents are averaged (XTTS v2: 4; default: the longest
     conditioning clip in training)."""
 

@@ -38,6 +38,7 @@ def act(texts: dict, event: Callable, run: Callable, inputs: Sequence, outputs: 
     """
 
     def generated(*given):
+        given = [one.strip("\u2068\u2069") if isinstance(one, str) else one for one in given]  # copied from the page
         yield {line: "" if given else gr.skip()}  # the page may open late, and must not clear the message of a click
         try:
             results = run(*given)
@@ -84,8 +85,8 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     Returns the function `connect(choices, start, inputs, outputs, end)`, which connects the run button. A click calls
     `start(*inputs)`, which runs a command under the name `task` (see `Tasks`) and yields its output so far. When the
     command ends, `end(folder, *inputs)` returns the final state line and the values of `outputs`; `folder` is the
-    output folder or None. A page that is opened later shows the last command and, if it is still running, also calls
-    `end(folder)` when it ends. The run button has the id `name`, and the text `texts[label]` (default: `texts[name]`).
+    output folder or None. A page that is opened later shows the last command, and calls `end(folder)` when it ends; a
+    tab that is opened later only shows it. The run button has the id `name` and the text `texts[label or name]`.
     """
     with gr.Row():
         button = gr.Button(texts[label or name], variant="primary", elem_id=name)
@@ -93,7 +94,7 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
     line, log = state_line(f"{name}_notice"), log_box(texts["log"], f"{name}_log", 4)
 
     def connect(choices, start, inputs, outputs=(), end=lambda *_: ("",)):
-        def run(*given):
+        def run(*given, concludes=True):
             folder, output = None, ""
             for output in start(*given) if given else studio.tasks.follow(task):
                 folder = studio.tasks.folders().get(task, folder)
@@ -102,13 +103,16 @@ def command(studio: Studio, texts: dict[str, str], name: str, task: str, label: 
                 said = filter(None, (folder and folder.name, passed, output.rpartition("\n")[2]))
                 yield gr.Textbox(output, visible=True), html.escape(texts["dot"].join(map(texts["value"].format, said)))
             if given or output:
-                yield gr.Textbox(output, visible=bool(output)), *(end(folder, *given) if folder or given else ("",))
+                last = "" if concludes else html.escape(texts["value"].format(output.rpartition("\n")[2]))
+                results = end(folder, *given) if concludes and (folder or given) else (last,)
+                yield gr.Textbox(output, visible=bool(output)), *results
 
-        cancel = lambda: run() if studio.tasks.cancel(task) else (gr.skip(), texts["no_task"])
-        look = lambda: run() if studio.tasks.arguments(task) else ()  # what other pages have started since
-        act(texts, ends.click, cancel, [], [log, line, *outputs], line, api_name=f"{name}_cancel")
+        # These two do not conclude the command: the page that started it does, and would do so twice.
+        cancel = lambda: run(concludes=False) if studio.tasks.cancel(task) else (gr.skip(), texts["no_task"])
+        look = lambda: run(concludes=False) if studio.tasks.arguments(task) else ()  # commands of other pages
+        act(texts, ends.click, cancel, [], [log, line], line, api_name=f"{name}_cancel")
         act(texts, choices.page.load, run, [], [log, line, *outputs], line, api_name=False)
-        act(texts, choices.tab.select, look, [], [log, line, *outputs], line, api_name=False)
+        act(texts, choices.tab.select, look, [], [log, line], line, api_name=False)
         return act(texts, button.click, run, inputs, [log, line, *outputs], line, api_name=label or name)
 
     return connect

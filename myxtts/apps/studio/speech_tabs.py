@@ -116,7 +116,8 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
     headers = [texts[key] for key in ("model_1", "model_2", "wins_1", "wins_2", "vote_same", "p_value")]
     choices.page.load(None, None, None, js=parts.SCRIPTS["vote_keys"])
-    votes_now = lambda: [[*map(texts["value"].format, row)] for row in count_votes(studio.home)]
+    shown = texts["value"].format if choices.language == "fa" else lambda value: value  # numbers sort as numbers
+    votes_now = lambda: [[*map(shown, row)] for row in count_votes(studio.home)]
     counts = gr.Dataframe(votes_now, label=texts["votes"], headers=headers, interactive=False)
     given = [*sides, text, language, recording, speaker, seed, blind]
     act(texts, button.click, compare, given, [*sounds, heard, verdict], verdict, api_name="compare")

@@ -178,6 +178,7 @@ def test_another_page_shows_the_running_tasks_and_copies_nothing(tmp_path, monke
     seen = lambda kind: str([[*zip("12", one.fn())] for one in looks if one.targets[0][1] == kind])
     for name in names:
         assert all(rf"my.{name}\u2069؛ " in seen(kind) for kind in ("load", "select"))
+    assert {len(one.outputs) for one in looks if one.targets[0][1] == "select"} == {2}, "no results, such as a download"
     assert seen("click").count("در حال لغو") == seen("load").count("در حال لغو") == len(names)
 
 
