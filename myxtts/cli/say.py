@@ -305,7 +305,8 @@ def read_lines(path: str) -> list[Line]:
     dialect = find_dialect(rows, found or next((one for one in "|\t;" if one in first), "|"))
     columns, forms = Line._fields[1:], "id|text, id|text|voice or id|text|voice|language"
     is_header = any(columns_of(dialect.separator)) and all(one.strip().isidentifier() for one in dialect.split(first))
-    require(found or not is_header, f"The header of {path}", "one of id and text, such as id|text", first[:80])
+    if is_header and not found:
+        print(f"The first line is spoken: as a header, it would name both id and text. {first[:80]}", file=sys.stderr)
     if found:  # a column with an unknown name is the first field that no other column names
         named = ["voice" if name == "speaker" else name for name in columns_of(found)]
         unnamed = (name for name in columns if name not in named)

@@ -19,6 +19,7 @@ SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE
 """Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
 between two words, and at a blank line."""
 _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
+_HYPHEN = re.compile(r"\w[-\u2010]$")  # at the end of a line, in a word that continues in the next line
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）{DIRECTION_MARKS}]*$"""),
@@ -96,11 +97,12 @@ class Reader(NamedTuple):
         paragraph contains a longer word, the limit for this paragraph is the length of the word. No limit exceeds
         `Language.char_limit`. Pieces for which `fits(spoken(piece))` is False are split further. Pieces that the model
         cannot speak (see `fault`) are dropped. Lines below 40 characters (a quarter of a smaller `char_limit`) end a
-        sentence, as in a poem or a list; longer lines are joined, as in hard-wrapped prose.
+        sentence, as in a poem or a list; longer lines, and lines that end in a mark or hyphen, are joined as in prose.
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         shortest = min(40, entry.char_limit // 4)  # lines of hard-wrapped prose have more characters
-        ends = lambda line: 0 < len(line) < shortest and not any(ending.search(line) for ending in _PAUSES.values())
+        goes_on = _HYPHEN, *_PAUSES.values()  # or the mark at its end decides
+        ends = lambda line: 0 < len(line) < shortest and not any(ending.search(line) for ending in goes_on)
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)
 
         def shortened(part: str, limit: int) -> list[str]:
@@ -114,7 +116,8 @@ class Reader(NamedTuple):
         pieces: list[Piece] = []
         for paragraph in _PARAGRAPH.split(text):
             limit, before = min(entry.char_limit, max(longest, longest_word(paragraph))), PARAGRAPH_PAUSE_SECONDS
-            for line in re.sub(".*\n", lambda one: one[0] + "\f" * ends(one[0].strip()), paragraph.strip()).split("\f"):
+            whole = paragraph.replace("\f", " ").strip()
+            for line in re.sub("(?m)^.*\n", lambda one: one[0] + "\f" * ends(one[0].strip()), whole).split("\f"):
                 if pieces:
                     pieces[-1] = pieces[-1]._replace(pause_seconds=max(before, pieces[-1].pause_seconds))
                 before = SENTENCE_PAUSE_SECONDS

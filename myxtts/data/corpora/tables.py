@@ -20,7 +20,7 @@ from myxtts.text.languages.with_functions import normalize_persian
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
-_OFFSET = re.compile(r'"offset"\s*:\s*(?!(?:null|0*\.?0*)\s*[,}])')  # a start time in a list of NVIDIA NeMo
+_OFFSET = re.compile(r'"offset"\s*:\s*+(?!(?:null|0*\.?0*)\s*(?:[,}]|$))')  # a start time in a list of NVIDIA NeMo
 _NAMES_OF_COLUMN = read_toml(__file__, "columns.toml")
 """Known names of each column in a header, in order of preference: `{column: names separated by white space}`."""
 

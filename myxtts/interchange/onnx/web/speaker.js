@@ -13,7 +13,7 @@ const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|
 const JOINED = // As in text/cleaners.py: file(s), 5:30, :)
   /(?<=[\p{L}\p{N}_])\(([\p{L}\p{N}_]+)\)|(?<=[\p{L}\p{N}_]):(?=[\p{L}\p{N}_])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
 const PARAGRAPH = /\n[^\S\n]*\n/, WRAPPED_CHARACTERS = 40;
-const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$/;
+const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$|[\p{L}\p{N}_][-\u2010]$/u;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
 const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
@@ -115,10 +115,10 @@ export function cutText(text, limit) {
   return found;
 }
 
-// Splits a paragraph after its short lines, as `_lines` of text/reading.py: those of a poem or a list.
+// Splits a paragraph after its short lines, as `Reader.pieces`: those of a poem or a list.
 export function cutLines(paragraph, shortest) {
   const isEnd = (line) => line && line.length < shortest && !MARKED_END.test(line);
-  return paragraph.split("\n").map((line) => line + (isEnd(line.trim()) ? "\f" : "\n")).join("").split("\f");
+  return paragraph.replaceAll("\f", " ").split("\n").map((line) => line + (isEnd(line.trim()) ? "\f" : "\n")).join("").split("\f");
 }
 
 class Espeak {
