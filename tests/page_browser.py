@@ -109,8 +109,7 @@ class Page:
         """Opens a tab, from the menu if the window is too narrow to show it."""
 
         def opened():  # while the page is laid out, tabs may still move to the menu
-            shown = self.driver.find_elements("css selector", f"#tab_{name}-button")
-            if not shown:
+            if not (shown := self.driver.find_elements("css selector", f"#tab_{name}-button")):
                 self.driver.find_element("css selector", ".overflow-menu > button").click()
                 hidden = self.driver.find_elements("css selector", ".overflow-dropdown button")
                 shown = [one for one in hidden if one.text.strip() == TEXTS[self.language][name]]

@@ -131,8 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not match or match[1] not in self.small_hub.repositories:
             return self._refuse(404, "RepoNotFound")
         name, path = match[1], match[3]
-        content = self.small_hub.repositories[name].get(path)
-        if content is None:
+        if (content := self.small_hub.repositories[name].get(path)) is None:
             return self._refuse(404, "EntryNotFound")
         if name in self.small_hub.gated:
             return self._refuse(403, "GatedRepo")

@@ -114,8 +114,9 @@ def test_trained_clip_never_becomes_a_validation_clip_while_there_are_others(tmp
     CheckpointStore(run / "dvae").write(2, {"clips": clips}, {})
     assert opened().validation == dataset.validation
     write_json(run / "config.json", dataset.config.to_dict())
-    other = open_run(corpus, tmp_path / "other", data={"validation_share": 0.9}, training={"init_from": str(run)})
-    assert other.validation == dataset.validation, "not clips that the run in --init-from was trained on"
+    for place in (corpus, make_tiny_corpus(tmp_path / "moved")):
+        other = open_run(place, tmp_path / "other", data={"validation_share": 0.9}, training={"init_from": str(run)})
+        assert [one.id for one in other.validation] == [one.id for one in dataset.validation], "not trained on before"
     lines = (corpus / "metadata.csv").read_text().splitlines()
     (corpus / "metadata.csv").write_text("\n".join(one for one in lines if dataset.validation[0].id not in one))
     assert len(opened().validation) == len(dataset.train) and "Give --val-data" in caplog.text

@@ -50,10 +50,11 @@ def test_trainer_of_a_configuration_resumes_its_run_and_trains_nothing_twice(tra
     home = trained.store.folder.parent
     config = bare_config(tiny_corpus, home)
     config.training.gpt.max_steps = 2
+    (settings := home / "config.json").write_text(settings.read_text().replace('_from": null', '_from": "there"'))
     again = XTTSTrainer(config)
     assert again.step == 1
     again.train()
-    assert (again.step, CheckpointStore(home / "dvae").steps()) == (2, [2])
+    assert (again.step, CheckpointStore(home / "dvae").steps()) == (2, [2]) and "there" in settings.read_text()
 
 
 def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
@@ -76,14 +77,14 @@ def test_trainer_trains_the_model_that_it_is_given(tiny_corpus, tmp_path):
     assert read.config == model.config and read.parts == model.parts
     assert all(np.array_equal(*map(np.array, pair)) for pair in zip(read.get_weights(), model.get_weights()))
     codebook = read.dvae.quantizer.codebook.numpy()
+    read.preset = read.preset[0].with_g2p(("am",)), read.preset[1]
     XTTSTrainer(bare_config(tiny_corpus, tmp_path / "tuned"), model=read).train()
     np.testing.assert_array_equal(read.dvae.quantizer.codebook.numpy(), codebook)
-    assert CheckpointStore(tmp_path / "tuned/dvae").steps() == [0]
+    assert CheckpointStore(tmp_path / "tuned/dvae").steps() == [0] and read.preset[0].g2p == ("am",)
     assert (tmp_path / "tuned/vocab.json").read_text() == (tmp_path / "preset/vocab.json").read_text()
-    with pytest.raises(UserError, match="save_to_preset"):
-        read.save_to_preset(tmp_path / "preset")
-    with pytest.raises(UserError, match="/proc/x cannot be written"):
-        read.save_to_preset("/proc/x")
+    for place, words in ((tmp_path / "preset", "save_to_preset"), ("/proc/x", "/proc/x cannot be written")):
+        with pytest.raises(UserError, match=words):
+            read.save_to_preset(place)
     read.mel_stats.assign(np.full_like(read.mel_stats, np.nan))
     with pytest.raises(UserError, match="NaN or infinity"):
         read.save_to_preset(tmp_path / "bad")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tiny import full_disk, tiny_run_config
+from tiny import full_disk, tiny_run_config, with_training
 
 from myxtts.api import _requested
 from myxtts.config.checks import UserError
@@ -133,7 +133,7 @@ def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):
         pass
 
 
-def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_path):
+def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_nothing(tmp_path, capsys):
     store = CheckpointStore(tmp_path / "gpt")
     store.write(1, {"model": {"a": np.zeros(3, np.float32)}}, {})
     CheckpointStore(tmp_path / "dvae").write(1, {}, {})
@@ -158,11 +158,17 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     (tmp_path / "sample_corpus").mkdir()  # recordings of the user's own
     write_json(tmp_path / "config.json", tiny_run_config(tmp_path / "sample_corpus").to_dict())
     assert with_own_data(config).data.train_data == str(tmp_path / "sample_corpus")
+    (tmp_path / "model.bin").touch()
     given = tiny_run_config("data", tmp_path, data={"prepared": "gs://b/a", "audio_roots": ("../b",)})
-    given.training.reset_training, here = True, Path.cwd()
-    data = settle_origin(given)[0].data
+    places, here = {"tensorboard_log_dir": "logs", "evaluation_recognizer": os.path.relpath(tmp_path)}, Path.cwd()
+    settled = settle_origin(with_training(given, reset_training=True, **places))[0]
+    data, training = settled.data, settled.training
     assert [data.train_data, data.prepared, *data.audio_roots] == [f"{here}/data", "gs://b/a", f"{here.parent}/b"]
+    assert [training.evaluation_recognizer, training.tensorboard_log_dir] == [str(tmp_path), f"{here}/logs"]
+    (tmp_path / "dataset/a1").mkdir(parents=True)  # cut by the run, which was moved
+    write_json(tmp_path / "config.json", tiny_run_config("/gone/dataset/a1", data={"prepared": "/gone/b"}).to_dict())
+    assert with_own_data(config).data.train_data == f"{tmp_path}/dataset/a1" and "/gone/b" in capsys.readouterr().out
     write_json(tmp_path / "config.json", tiny_run_config("gone").to_dict())
     for config.training.reset_training in (False, True):
-        with pytest.raises(UserError, match=f"data set, {Path.cwd()}/gone, does not exist"):
+        with pytest.raises(UserError, match=f"data set, {here}/gone, does not exist.* --config {tmp_path}/config.json"):
             with_own_data(config)

@@ -92,9 +92,7 @@ def codes_by_numpy(logits, sampling, seen, noise):
             values = values / np.float32(sampling.temperature)
             kept = list(kept_by_numpy(values.astype("float64"), 1.0, sampling.top_k, sampling.top_p))
             filtered[row] = np.where(values >= min(values[kept]), values, HIDDEN)
-    if sampling.temperature < 1e-6:
-        return best
-    return (filtered + noise).argmax(axis=1).tolist()
+    return best if sampling.temperature < 1e-6 else (filtered + noise).argmax(axis=1).tolist()
 
 
 def test_codes_equal_numpy_for_numbers_tensors_and_values_by_row():

@@ -194,13 +194,14 @@ def test_batch_is_spoken_again_by_a_model_that_was_trained_on(argv, folder, tmp_
     trained, store = shutil.copytree(folder, "trained"), CheckpointStore(tmp_path / "trained/gpt")
     assert run(*argv, "--text", "one", "--save-voice", "me.voice", "--output", "one.wav") == 0
     Path("lines.txt").write_text("a|one two\n")
-    batch = ["--checkpoint", trained, "--voice", "me.voice", "--batch", "lines.txt"]
-    assert run(*batch) == 0
+    batch = ["--voice", "me.voice", "--batch", "lines.txt"]
+    assert run("--checkpoint", trained, *batch) == 0
     files, state = store.read(4, ["model"])
     store.write(5, {"model": {name: 1.01 * array for name, array in files["model"].items()}}, state, best=True)
     capsys.readouterr()
-    assert run(*batch) == 0
+    assert run("--checkpoint", trained, *batch) == 0
     assert "Wrote 1 file" in capsys.readouterr().out
+    assert run("--checkpoint", shutil.move(trained, "moved"), *batch) == 0 and "Wrote 0" in capsys.readouterr().out
 
 
 def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(tmp_path):

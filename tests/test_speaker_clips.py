@@ -66,6 +66,8 @@ def test_a_voice_whose_audio_changed_is_recorded_again(run, tmp_path):
     soundfile.write(clips[0].wav_path, denoised := 0.5 * soundfile.read(clips[0].wav_path)[0], 22050, subtype="PCM_16")
     keep_speakers(run, clips)
     np.testing.assert_allclose(soundfile.read(read_speakers(run)["emma"].clip)[0], denoised, atol=1e-4)
+    keep_speakers(run, [Utterance("emma_0", clips[0].wav_path, "", "zoe", "en", num_samples=clips[0].num_samples)])
+    assert [*read_speakers(run)] == ["zoe"]
 
 
 def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp_path):

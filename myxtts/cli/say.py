@@ -339,7 +339,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     digests = read_json(file) if file.is_file() else {}
     if not isinstance(digests, dict):
         raise UserError(f"{file} is damaged. Remove it to speak all texts again.")
-    which = (arguments.checkpoint, arguments.which, arguments.language, arguments.sample_rate)
+    which = (arguments.which, arguments.language, arguments.sample_rate)
     which += (arguments.decoder, arguments.retries, arguments.g2p, arguments.engine, arguments.recognizer)
     # Digests of the weights in use, which change when the model is trained further.
     stores = stores_in(synthesizer.folder).items()

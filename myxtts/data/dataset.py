@@ -3,8 +3,9 @@
 import itertools
 import logging
 import os
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from myxtts.audio.encoding import SoundEncoder
 from myxtts.audio.files import load_samples
-from myxtts.config.checks import ConfigError, UserError, counted, require
+from myxtts.config.checks import ConfigError, counted, require
 from myxtts.config.config import XTTSConfig
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE
@@ -25,8 +26,8 @@ from myxtts.data.doctor import ClipLimits, find_leakage, id_hash, inspect_corpus
 from myxtts.data.pipeline import BatchLoader, SampleCache, stream_batches
 from myxtts.data.shards import PreparedClips
 from myxtts.storage.checkpoint import CheckpointStore, StoredTensors
-from myxtts.storage.files import CheckpointError, digest_bytes, digest_file
-from myxtts.storage.run_folder import VOCABULARY, read_config, vocabulary_path
+from myxtts.storage.files import CheckpointError, digest_bytes, digest_file, read_csv
+from myxtts.storage.run_folder import VOCABULARY, listed_seconds, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speakers, write_speaker_clips
 from myxtts.text.g2p import g2p_codes
 from myxtts.text.languages import get_language
@@ -158,8 +159,7 @@ class SpeechDataset:
         )
 
     def _crop_samples(self, stage):
-        seconds = self.config.stage(stage).crop_seconds
-        if not seconds:
+        if not (seconds := self.config.stage(stage).crop_seconds):
             return None
         return max(1, round(seconds * MODEL_SAMPLE_RATE / CODE_STRIDE_SAMPLES)) * CODE_STRIDE_SAMPLES
 
@@ -179,9 +179,8 @@ def clip_limits(config: XTTSConfig) -> ClipLimits:
 
 def _prepared(config, sides):
     """Returns prepared clips as `{audio path: PreparedClip}`. `sides` are the clips of --train-data and --val-data."""
-    data, found = config.data, {}
-    if data.prepared:
-        found |= PreparedClips.open(data.prepared).by_path(sides[0])
+    data = config.data
+    found = PreparedClips.open(data.prepared).by_path(sides[0]) if data.prepared else {}
     if data.val_prepared:
         found = PreparedClips.open(data.val_prepared, "--val-prepared").by_path(sides[1], "--val-data") | found
     if data.prepared and data.augment:
@@ -189,25 +188,40 @@ def _prepared(config, sides):
     return found
 
 
-def trained_on(home: Path, config: XTTSConfig) -> set[int]:
+def trained_on(home: Path, config: XTTSConfig, seconds: Mapping[str, float] | None = None) -> set[int]:
     """Returns the `id_hash` of every clip that the run in `home` trained on. Reads each stage's newest checkpoint.
-    Adds the clips of the --init-from run if both runs use the same data. Ignores stages that a reset starts over."""
-    source, hashes = config.training.init_from, set()
+    Adds the clips of the --init-from run if both runs use the same data: one folder, or moved clips (`is_listed`).
+    Ignores stages that a reset starts over."""
+    source = config.training.init_from
     folders = [home / stage for stage in STAGES if stage not in config.training.resets]
-    with suppress(UserError, OSError):
-        if source and Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data)):
+    with suppress(ValueError, OSError):  # a damaged file
+        is_same = lambda: Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data))
+        if source and (is_listed(seconds or {}, listed_clips(Path(source))) or is_same()):
             folders += [Path(source, stage) for stage in STAGES]
-    for folder in folders:
-        path = CheckpointStore(folder).newest_file(f"{CLIPS}.safetensors")
-        if path is not None:
-            hashes.update(StoredTensors(path)["identity"].ravel().tolist())
-    return hashes
+    files = (CheckpointStore(folder).newest_file(f"{CLIPS}.safetensors") for folder in folders)
+    return {one for file in files if file for one in StoredTensors(file)["identity"].ravel().tolist()}
+
+
+def listed_clips(run: Path, name: str = "train") -> dict[str, dict[str, str]]:
+    """Returns the rows of a run's `clips_{name}.csv` by clip id; {} if the file does not exist."""
+    # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
+    return {re.sub("^'(?=[=+@-])", "", row.get("id", "")): row for row in read_csv(run / f"clips_{name}.csv")}
+
+
+def is_listed(seconds: Mapping[str, float], rows: Mapping[str, dict[str, str]], tolerance: float = 0.03) -> bool:
+    """Returns whether clips are those in a run's list (`rows`), perhaps moved. `seconds` is `{clip id: duration}`; 0 is
+    unknown. Other data sets may use the same ids: half of the shorter list's ids and, with the relative `tolerance`,
+    half of their durations must match."""
+    shared = seconds.keys() & rows.keys()
+    pairs = [(seconds[one], listed_seconds(rows[one])) for one in shared if seconds[one]]
+    others = [found for found, listed in pairs if abs(found - listed) > tolerance * listed > 0]
+    return len(shared) >= max(1, 0.5 * min(len(seconds), len(rows))) and 2 * len(others) <= len(pairs)
 
 
 def _divide(sides, config):
     """Returns `(train, validation)`. `sides` contains the clips of --train-data and, if given, the clips of --val-data,
     which become `validation`. Without --val-data, uses the data set's validation split, if any, or `split_by_hash`."""
-    trained = trained_on(Path(config.training.checkpoint_dir), config)
+    trained = trained_on(Path(config.training.checkpoint_dir), config, {one.id: one.seconds for one in sides[0]})
     is_held = lambda clip: clip.validation and id_hash(clip.id) not in trained
     train, held = ([clip for clip in sides[0] if is_held(clip) == side] for side in (False, True))
     if not (train and held):

@@ -66,7 +66,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
         hint = "Train it again with --stage gpt --reset-training."
         raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE. {hint}")
-    model.preset, model.origin = (front.tokenizer, config), str(folder)
+    model.preset, model.origin = (front.tokenizer, config), str(folder.absolute())
     return model
 
 

@@ -34,6 +34,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 logger = logging.getLogger(__name__)
 
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
+_absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
 
 
 def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
@@ -44,7 +45,10 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     source = training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
         source = str(Path(source).resolve())
-    config = with_absolute_paths(replace(config, training=replace(training, init_from=source)))
+    places = {"init_from": source, "tensorboard_log_dir": _absolute(training.tensorboard_log_dir)}
+    if training.evaluation_recognizer and Path(training.evaluation_recognizer, "model.bin").is_file():  # a folder
+        places["evaluation_recognizer"] = os.path.abspath(training.evaluation_recognizer)
+    config = with_absolute_paths(replace(config, training=replace(training, **places)))
     config = _with_tune(config, training.tune)
     began = None
     with suppress(CheckpointError if training.reset_training else ()):  # a reset moves damaged settings aside
@@ -86,9 +90,8 @@ def _startable(began):
 
 def with_absolute_paths(config: XTTSConfig, names: Sequence[str] = PATHS) -> XTTSConfig:
     """Returns `config` with absolute paths in `data.audio_roots` and in the fields of `data` that `names` lists."""
-    absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
-    places = {name: absolute(getattr(config.data, name)) for name in names}
-    places["audio_roots"] = tuple(map(absolute, config.data.audio_roots))
+    places = {name: _absolute(getattr(config.data, name)) for name in names}
+    places["audio_roots"] = tuple(map(_absolute, config.data.audio_roots))
     return replace(config, data=replace(config.data, **places))
 
 

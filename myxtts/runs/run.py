@@ -66,6 +66,7 @@ class Run:
         self.plan: DevicePlan = plan
         self.callbacks: list = list(callbacks)
         self.folder: Path = Path(config.training.checkpoint_dir)
+        self._home = self.folder.absolute()  # the program may change its working folder
         self.monitor: GPUMonitor = GPUMonitor(plan.visible_ids)
         """Measures memory and utilization of the GPUs in use during training."""
         self.trainer = None
@@ -90,18 +91,18 @@ class Run:
     @property
     def last_steps(self) -> dict[str, int]:
         """Step of each stage's newest checkpoint, by stage. Stages without a checkpoint are omitted."""
-        return {stage: store.steps()[-1] for stage, store in stores_in(self.folder).items()}
+        return {stage: store.steps()[-1] for stage, store in stores_in(self._home).items()}
 
     @property
     def history(self) -> dict[str, list[dict[str, float]]]:
         """Validation losses of each stage up to its newest checkpoint. Each dictionary has a `step` and its losses."""
-        states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores_in(self.folder).items()}
+        states = {stage: store.read_state(store.steps()[-1]) for stage, store in stores_in(self._home).items()}
         return {stage: state.get("history", []) for stage, state in states.items()}
 
     @property
     def best(self) -> dict[str, int]:
         """Step of each stage's best checkpoint, by stage. Stages without a best checkpoint are omitted."""
-        steps = {stage: store.best_step() for stage, store in stores_in(self.folder).items()}
+        steps = {stage: store.best_step() for stage, store in stores_in(self._home).items()}
         return {stage: step for stage, step in steps.items() if step is not None}
 
     @property
@@ -109,7 +110,7 @@ class Run:
         """Pictures for notebooks, by file name without suffix: loss curves (`curves`) and mel plots of samples."""
         from myxtts.runs.samples import Picture
 
-        paths = (*self.folder.glob("curves.png"), *sorted((self.folder / "samples").glob("*.png")))
+        paths = (*self._home.glob("curves.png"), *sorted((self._home / "samples").glob("*.png")))
         return {path.stem: Picture(path) for path in paths}
 
     def __repr__(self) -> str:
@@ -121,7 +122,7 @@ class Run:
         """Evaluates the speech of the best checkpoint. Options and result are those of `myxtts.evaluate`."""
         import myxtts
 
-        return myxtts.evaluate(self.folder, **options)
+        return myxtts.evaluate(self._home, **options)
 
     def export(self, output: str | Path, weights: str | None = None, which: str = "best", format: str = "onnx") -> Path:
         """Exports the `best` or `last` checkpoint to ONNX, for synthesis without MyXTTS; returns the folder.
@@ -131,7 +132,7 @@ class Run:
         """
         from myxtts.interchange.onnx.exporting import export_model
 
-        export_model(self.folder, Path(output), format, weights, which)
+        export_model(self._home, Path(output), format, weights, which)
         return Path(output)
 
     def speak(self, text: str, voice=None, language: str | None = None, seed: int = 0, **options) -> "Speech":
@@ -152,7 +153,7 @@ class Run:
         if self._dataset is None and voice is None:
             raise UserError("run.speak() needs voice= until run.train() has read the recordings.")
         if self._synthesizer is None:
-            self._synthesizer = load_synthesizer(self.folder)
+            self._synthesizer = load_synthesizer(self._home)
         if voice is None:
             with suppress(ValueError):  # a language that `speak` refuses
                 language = language and get_language(language).code

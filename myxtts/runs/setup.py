@@ -140,12 +140,15 @@ def with_own_data(config: XTTSConfig) -> XTTSConfig:
         return config
     shown = printable(str(place.absolute()))
     if not place.exists():
-        raise ConfigError(f"--train-data must be given: the run's own data set, {shown}, does not exist.")
+        hint = printable(f"Give --config {home}/config.json --train-data DIR.")
+        raise ConfigError(f"--train-data must be given: the run's own data set, {shown}, does not exist. {hint}")
     say(f"No --train-data given: continuing with the run's own data set, {shown}")
     names = ["train_data", "val_data", "format", "audio_roots", "language"]
-    is_there = lambda folder: folder and not is_reset and ("://" in folder or Path(folder).is_dir())
-    names += ["prepared"] if is_there(own.prepared) else []
-    names += ["val_prepared"] if is_there(own.val_prepared) and not config.data.val_data else []
+    for name in () if is_reset else ("prepared",) if config.data.val_data else ("prepared", "val_prepared"):
+        if (shards := getattr(own, name)) and ("://" in shards or Path(shards).is_dir()):
+            names.append(name)
+        elif shards and not getattr(config.data, name):
+            say(f"Codes are computed: {printable(shards)}, the run's {name}, does not exist.")
     places = {name: getattr(config.data, name) or getattr(own, name) for name in names}
     return replace(config, data=replace(config.data, **places))
 

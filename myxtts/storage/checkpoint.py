@@ -251,8 +251,7 @@ class CheckpointStore:
     def file(self, step: int, name: str) -> Path | None:
         """Returns the path of a file; None if it is not in the manifest. Raises `CheckpointError` if it is damaged."""
         path = self.path(step) / name
-        entry = read_manifest(path.parent).get(name)
-        if entry is None:
+        if (entry := read_manifest(path.parent).get(name)) is None:
             return None
         _check_file(path, entry)
         return path

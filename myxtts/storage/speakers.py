@@ -111,9 +111,11 @@ def read_speaker(folder: AnyPath, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_speaker_clips(folder: AnyPath, clips: Mapping[str, tuple[bytes, str, tuple[str, ...]]]) -> None:
-    """Stores voices in a run's folder. `clips` is `{speaker: (FLAC file content, language, StoredSpeaker.sources)}`."""
+    """Stores voices in a run's folder. `clips` is `{speaker: (FLAC file content, language, StoredSpeaker.sources)}`.
+    A stored voice of the same sources is deleted, because its speaker was renamed."""
     home = Path(folder) / SPEAKER_CLIPS
-    speakers = read_clips(home)
+    renewed = {tuple(sources) for _, _, sources in clips.values()} - {()}
+    speakers = {name: one for name, one in read_clips(home).items() if one.sources not in renewed}
     home.mkdir(exist_ok=True)
     for name, (content, language, sources) in clips.items():
         path = home / f"{files.digest_bytes(content)}.flac"

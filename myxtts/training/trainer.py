@@ -16,7 +16,7 @@ from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import device_named
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import write_settings
-from myxtts.runs.setup import holds_run
+from myxtts.runs.setup import holds_run, run_in
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.run_folder import VOCABULARY, own_run_folder
 from myxtts.training.resuming import load_foundations, untrained_foundations
@@ -90,8 +90,13 @@ class XTTSTrainer(StageTrainer):
         is_reset, rule = training.reset_training and holds_run(home), f"False, because {home} has a run"
         hint = "Use myxtts.train(config), or another training.checkpoint_dir."
         require(not is_reset, "training.reset_training", rule, True, hint)
+        if began := run_in(home):
+            origin = {"init_from": began.training.init_from, "tune": began.training.tune}
+            config = replace(config, training=replace(training, **origin))
         if model is None:
             return SpeechDataset.open(config)
+        if model.preset is not None and config.data.g2p is None and not (home / "config.json").is_file():
+            config = replace(config, data=replace(config.data, g2p=model.preset[0].g2p))
         if model.preset is not None and not (home / VOCABULARY).is_file():
             home.mkdir(parents=True, exist_ok=True)
             model.preset[0].save(home / VOCABULARY)
@@ -118,7 +123,7 @@ class XTTSTrainer(StageTrainer):
                 return {}
             losses = super().train(dataset or self._dataset, callbacks)
         if self._given is not None:  # what `save_to_preset` needs
-            self._given.preset, self._given.origin = (self._dataset.tokenizer, self.config), str(self._home)
+            self._given.preset, self._given.origin = (self._dataset.tokenizer, self.config), str(self._home.absolute())
             if self.state.finished:
                 self.train_step.use_averages()
         return losses

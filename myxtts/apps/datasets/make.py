@@ -19,7 +19,7 @@ from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
 from myxtts.data.corpora import TEXTS, text_beside
-from myxtts.storage.files import digest_file, read_json, write_whole_folder
+from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
 
@@ -46,11 +46,12 @@ def make_dataset(
     texts = {path: options.text or text_beside(path, options.language) for path in files}
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
+        known = {one["digest"] for one in folder.records() if clips_of([one])}  # of recordings with any name
         for path, text in texts.items():
-            identity = source_id(path.name, digest := digest_file(path))
-            if (known := folder.path_of(identity)).is_file() and clips_of([read_json(known)]):
+            if (digest := digest_file(path)) in known:
                 tell(f"{path.name}: already in the data set")
                 continue
+            identity = source_id(path.name, digest)
             say = lambda note: tell(f"{path.name}: {note}")
             if text and not options.text:
                 say(f"text from {text.name}, next to it")
@@ -64,6 +65,7 @@ def make_dataset(
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
             folder.add(record)
+            known.add(digest)
             tell(describe(record))
         write_report(folder.path, records := folder.records())
     return records

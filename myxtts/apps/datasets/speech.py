@@ -135,8 +135,7 @@ def choose_clips(
         choice.append(chosen)
     clips, end, most = [], len(atoms), int(max_seconds / frame_seconds)
     while end:
-        first = choice[end]
-        if first is not None:
+        if (first := choice[end]) is not None:
             left, right = atoms[first].first, atoms[end - 1].last - 1
             before, after = edges.starts[left] - edges.begins[left], edges.finishes[right] - edges.ends[right]
             excess = edges.finishes[right] - edges.begins[left] - most

@@ -20,7 +20,7 @@ from myxtts.config.checks import UserError, counted, require
 from myxtts.config.data import DataConfig
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.data.corpora import Utterance, load_corpus
-from myxtts.data.dataset import trained_on
+from myxtts.data.dataset import is_listed, listed_clips, trained_on
 from myxtts.data.doctor import id_hash
 from myxtts.data.sample_corpus import VOICES, Clip, speak_clips, unheard_sentences
 from myxtts.hearing.measuring import Measured, Sentence, Spoken, speak_all, spread, voice_of
@@ -28,8 +28,7 @@ from myxtts.inference.code_engine import mark_text
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
 from myxtts.storage.base_model import is_base, model_name
-from myxtts.storage.files import read_csv
-from myxtts.storage.run_folder import listed_seconds, read_config
+from myxtts.storage.run_folder import read_config
 from myxtts.storage.speakers import language_of
 from myxtts.text.languages import get_language
 
@@ -110,8 +109,7 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
     if left := len(utterances) - len(usable):
         logger.info("Left out %s of %s, which a run rejected (see its clips_*.csv).", counted(left, "clip"), folder)
     held = [one for one in usable if one.id not in trained]
-    held = [one for one in held if one.validation] or held
-    if not held:
+    if not (held := [one for one in held if one.validation] or held):
         raise UserError(f"Every clip of {folder} was used for training or rejected. Give other --data, or --texts.")
     chosen, found = spread(sorted(held, key=lambda one: (one.speaker, one.id)), count), []
     longest = {}  # the two longest readable clips of each speaker and language, training clips first
@@ -150,17 +148,13 @@ def clips_of_run(run: Path, utterances: Sequence[Utterance], folder: Path) -> tu
     config, ids, rows = read_config(run), {one.id for one in utterances}, {}
     is_trained = _is_same(config.data.train_data, folder)
     name = "validation" if _is_same(config.data.val_data, folder) and not is_trained else "train"
-    # In the list, names that a spreadsheet would evaluate as formulas begin with an apostrophe.
     with suppress(OSError):
-        rows = {re.sub("^'(?=[=+@-])", "", row.get("id", "")): row for row in read_csv(run / f"clips_{name}.csv")}
+        rows = listed_clips(run, name)
     known = [one for one in utterances if one.id in rows]
-    some = [(_usable_seconds(one), listed_seconds(rows[one.id])) for one in spread(known, 20)]
-    others = [found for found, listed in some if found and abs(found - listed) > 0.1 * listed > 0]
-    # Half of the shorter list's ids must be shared and have the listed durations: other data sets may use the same ids.
-    is_known = len(known) >= max(1, 0.5 * min(len(ids), len(rows))) and 2 * len(others) <= len(some)
-    if name == "train" and not (is_trained or is_known):
+    seconds = dict.fromkeys(ids, 0.0) | {one.id: _usable_seconds(one) for one in spread(known, 20)}
+    if name == "train" and not (is_trained or is_listed(seconds, rows, 0.1)):
         return set(), set()
-    hashes = trained_on(run, config) if name == "train" else ()
+    hashes = trained_on(run, config, seconds) if name == "train" else ()
     rejected = {one.id for one in known if rows[one.id].get("verdict") == "rejected"}
     return {one for one in ids if id_hash(one) in hashes}, rejected
 

@@ -138,8 +138,7 @@ def _other_kind(root):
 def refuse_other_kinds(given: str | os.PathLike) -> None:
     """Raises `TextsMissing` for a recording, and `CorpusError` for anything else that is not a data set."""
     root, name = Path(given), printable(str(given))  # a `Path` of hf://owner/name would lose a slash
-    kind = _other_kind(root)
-    if kind is None:
+    if (kind := _other_kind(root)) is None:
         return
     at = Path(os.path.realpath(root))
     owned, _, revision = name.removeprefix("hf:").lstrip("/").removeprefix("datasets/").partition("@")

@@ -67,8 +67,7 @@ def _read_saved(reading, place):
 
 def _extract(audio, path):
     """Returns the path of the recording in an `audio` cell. A recording stored as bytes is first written to `path`."""
-    content = audio.get("bytes")
-    if content is None:
+    if (content := audio.get("bytes")) is None:
         return str(audio.get("path") or "")
     if not (path.is_file() and path.stat().st_size == len(content)):
         with write_whole(path) as temporary:

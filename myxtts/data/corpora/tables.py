@@ -74,8 +74,7 @@ class Table(NamedTuple):
             raise ClipRefused("empty line", "The line is empty.")
         if line[:-1] == "sep=" or line.lstrip().startswith("#") and separator not in line:
             raise ClipRefused("comment line", "The line is a comment, or names the separator.")
-        cells = self.dialect.split(line)
-        if not cells:
+        if not (cells := self.dialect.split(line)):
             raise ClipRefused("unclosed quote", "A cell starts with a double quote, but does not end with one.")
         # At the end of a line, the second text column and unused columns may be missing.
         order = {column: index for index, column in enumerate(self.columns)}
@@ -185,8 +184,7 @@ def content_table(reading: Reading, place: Place, path: Path) -> Table | None:
     is_guess = {"text", "normalized"}.isdisjoint(columns)  # by the header, which may call the audio's column a text
     columns[column] = "id"
     if {"text", "normalized"}.isdisjoint(columns):
-        unknown = [k for k, name in enumerate(columns) if name is None]
-        if not unknown:
+        if not (unknown := [k for k, name in enumerate(columns) if name is None]):
             raise CorpusError(f"{path} has no column of texts. Add one, or transcribe: `myxtts make-dataset`.")
         columns[max(unknown, key=letters.__getitem__)] = "text"
     header_line = next(index for index, line in enumerate(lines) if dialect.split(line) == rows[0])

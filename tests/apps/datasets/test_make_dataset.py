@@ -181,8 +181,8 @@ def test_audio_unlike_speech_is_listed_with_its_place_and_why(tmp_path):
 
 def test_python_options_are_the_flags_two_runs_are_equal_and_a_repeated_one_changes_nothing(planted, made, tmp_path):
     options = dict(subtitles=made / "talk.srt", speaker="emma", vad="energy", min_snr=15.0)
-    for _ in range(2):
-        assert contents(myxtts.make_dataset(planted.path, tmp_path / "set", **options)) == contents(made / "set")
+    for path in (planted.path, planted.path, shutil.copy(planted.path, tmp_path / "renamed.wav")):
+        assert contents(myxtts.make_dataset(path, tmp_path / "set", **options)) == contents(made / "set")
 
 
 def test_recognizer_command_transcribes_clips(planted, tmp_path):
