@@ -18,6 +18,7 @@ import importlib.util
 import itertools
 import json
 import mmap
+import os
 import re
 import sys
 import threading
@@ -86,6 +87,7 @@ class Speaker:
     for all cores. None means one thread for a small model, and all cores for other models."""
 
     def __init__(self, folder=".", threads=None):
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # `myxtts/__init__.py` has not run if this file runs alone
         import onnxruntime
 
         self.folder = folder = Path(folder)
