@@ -3,6 +3,7 @@
 import http.client
 import http.server
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -54,8 +55,10 @@ def served(exported, tmp_path_factory):  # noqa: F811
     light = declared({"name": "", "dependencies": (ROOT / "deploy/docker/light.txt").read_text().split("\n")[2:-1]})
     heavy = declared(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]) - light
     assert "tensorflow" in heavy and "librosa" in heavy
-    missing = [*heavy, "pynvml"]  # None in sys.modules: importing it fails
+    removed = re.search(r"pip uninstall -y (.*?) &&", (ROOT / "deploy/docker/Dockerfile").read_text())[1]
+    missing = [*heavy, "pynvml", *removed.replace("-", "_").split()]  # None in sys.modules: importing it fails
     start = f"import sys; sys.modules.update(dict.fromkeys({missing})); from myxtts.__main__ import run; run()"
+    assert subprocess.run([sys.executable, "-c", start, "serve", "--port", "-1"], cwd=ROOT).returncode == 2
     with subprocess.Popen(
         [sys.executable, "-c", start, *words], cwd=ROOT, stderr=subprocess.PIPE, text=True
     ) as process:
