@@ -210,9 +210,11 @@ run_to_exit(main)
     assert ended.stderr == ""
 
 
-def test_closed_standard_streams_are_empty():
+def test_closed_standard_streams_are_empty_and_others_take_every_letter():
     script = "import sys; from myxtts.devices.tensorflow_start import run_to_exit as run\n"
-    script += "run(lambda: sys.stdout.flush() or len(sys.stdin.read()))"
+    script += "run(lambda: print('\\udcff ش') or len(sys.stdin.read()))"
+    plain = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=plain, stdin=subprocess.DEVNULL).returncode == 0
     assert subprocess.run(["sh", "-c", '"$@" <&- >&-', "sh", sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 

@@ -176,6 +176,7 @@ def test_wrong_value_or_missing_file_is_one_error_message(exported, words, tmp_p
     if missing := words[1:] == []:
         (folder / words[0]).unlink()
     monkeypatch.setattr(sys, "argv", ["speak.py", "--text", "One.", *words * (not missing)])
+    monkeypatch.setattr(sys, "stdout", None)  # as if it were closed
     with pytest.raises(SystemExit, match="2"):
         runpy.run_path(str(folder / "speak.py"), run_name="__main__")
     reported = capsys.readouterr().err.rpartition("error: ")[2]
