@@ -23,7 +23,7 @@ BUDGETS = {
     "memory": 580,
     "models": 1800,
     "runs": 2466,
-    "storage": 1270,
+    "storage": 1271,
     "tests": 25000,
     "text": 1671,
     "training": 4076,
