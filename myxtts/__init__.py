@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 # TensorFlow reads this variable at import. By default, it uses oneDNN only on processors with AVX-512, but oneDNN also
 # makes training steps 1.3 to 2 times as fast on other processors (two cores, docs/experiments.md).
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # else ONNX Runtime sends telemetry to Microsoft
 
 _STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_text("utf-8"))
 _HOMES = {one.name: str(home.module) for home in _STUB.body if isinstance(home, ast.ImportFrom) for one in home.names}

@@ -269,7 +269,8 @@ def test_indirectly_loaded_module_is_found():
     assert "numpy" in run_and_list_modules("import myxtts, numpy")[1]
 
 
-@pytest.mark.parametrize("given, settled", [("", "1"), ("os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'", "0")])
-def test_onednn_is_on_unless_the_environment_turns_it_off(given, settled):
-    code = f"import os\nos.environ.pop('TF_ENABLE_ONEDNN_OPTS', None)\n{given}\nimport myxtts\n"
-    assert run_and_list_modules(code + "print(os.environ['TF_ENABLE_ONEDNN_OPTS'])")[0].strip() == settled
+@pytest.mark.parametrize("given", [None, "0"])
+@pytest.mark.parametrize("name", ["TF_ENABLE_ONEDNN_OPTS", "ORT_DISABLE_TELEMETRY"])
+def test_onednn_is_on_and_telemetry_off_unless_the_environment_says_otherwise(name, given):
+    code = f"import os\nos.environ.pop({name!r}, None)\nos.environ |= {given and {name: given} or {}}\nimport myxtts\n"
+    assert run_and_list_modules(code + f"print(os.environ[{name!r}])")[0].strip() == (given or "1")

@@ -210,10 +210,11 @@ run_to_exit(main)
     assert ended.stderr == ""
 
 
-def test_closed_standard_streams_are_empty():
+def test_closed_standard_streams_are_empty_and_others_take_every_letter():
     script = "import sys; from myxtts.devices.tensorflow_start import run_to_exit as run\n"
-    script += "run(lambda: sys.stdout.flush() or len(sys.stdin.read()))"
-    assert subprocess.run(["sh", "-c", '"$@" <&- >&-', "sh", sys.executable, "-c", script], cwd=ROOT).returncode == 0
+    script += "run(lambda: print('\\udcff ش') or len(sys.stdin.read()))"
+    twice = 'PYTHONIOENCODING=latin-1 "$@" </dev/null && "$@" <&- >&-'
+    assert subprocess.run(["sh", "-c", twice, "sh", sys.executable, "-c", script], cwd=ROOT).returncode == 0
 
 
 def test_a_folder_that_is_replaced_needs_a_parent_to_write_to(tmp_path, monkeypatch):

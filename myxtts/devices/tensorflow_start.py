@@ -117,6 +117,8 @@ def run_to_exit(command: Callable[[], int | None]) -> NoReturn:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by `myxtts say <&-`
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    if hasattr(sys.stdout, "reconfigure"):  # a notebook's stream has none
+        sys.stdout.reconfigure(errors="backslashreplace")  # for letters that the encoding lacks
     try:
         code = command()
     except SystemExit as error:

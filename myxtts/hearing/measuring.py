@@ -14,7 +14,7 @@ from myxtts.audio.files import load_samples, read_audio
 from myxtts.audio.mel import MelSpec, MelSpectrogram
 from myxtts.config.checks import UserError
 from myxtts.config.rates import MODEL_SAMPLE_RATE, NUM_MELS
-from myxtts.hearing.networks import DNSMOS, Encoder
+from myxtts.hearing.networks import DNSMOS, Encoder, import_librosa
 from myxtts.hearing.recognizers import Recognizer, recognition_errors
 from myxtts.inference.synthesizer import SpeechError, Synthesizer
 from myxtts.inference.voices import Voice
@@ -112,8 +112,7 @@ class Contour(NamedTuple):
 
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     """Computes the `Contour` of `(S,)` float32 samples. The result has one frame if the audio is silent."""
-    import librosa  # takes a second or two
-
+    librosa = import_librosa()
     audio = np.asarray(samples, np.float32)
     audio = audio if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(audio, sample_rate, MODEL_SAMPLE_RATE)
     audio = np.pad(audio, (0, max(0, _MEL.win_length - len(audio))))

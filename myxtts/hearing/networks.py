@@ -50,6 +50,15 @@ def open_network(path: str | Path, flag: str):
         raise UserError(f"{flag} {path} cannot be opened: {str(error).splitlines()[0]:.200}") from None
 
 
+def import_librosa():
+    """Imports librosa. Raises `UserError` if numba has no folder for librosa's compiled functions."""
+    try:
+        import librosa.sequence  # takes a second or two; `import librosa` alone defines no compiled functions
+    except RuntimeError as error:
+        raise UserError(f"Set NUMBA_CACHE_DIR to a private, writable folder: {error}.") from error
+    return librosa
+
+
 class DNSMOS:
     """DNSMOS P.835 (Reddy, Gopal and Cutler 2022): predicts how listeners would rate speech and background noise."""
 
@@ -107,8 +116,6 @@ class DVector:
 
     def parts(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         """Returns unit-length embeddings `(N, E)` of overlapping segments: 1.6 s long, with a start every 0.77 s."""
-        import librosa  # takes a second or two
-
         audio = at_rate(samples, sample_rate)
         level = 10 * np.log10(np.mean(audio.astype(np.float64) ** 2) + 1e-12)
         audio = audio * np.float32(10 ** (np.clip(-30 - level, 0, 60) / 20))  # amplify quiet recordings to -30 dB
@@ -117,7 +124,7 @@ class DVector:
             starts = starts[:-1]  # over a quarter of the last segment would be padding
         audio = np.pad(audio, (0, max(0, (starts[-1] + PART_FRAMES) * HOP_SAMPLES - len(audio))))
         options = dict(sr=SAMPLE_RATE, n_fft=400, hop_length=HOP_SAMPLES, n_mels=40, pad_mode="constant")
-        mel = librosa.feature.melspectrogram(y=audio, **options).T
+        mel = import_librosa().feature.melspectrogram(y=audio, **options).T
         return self.embed(np.stack([mel[start : start + PART_FRAMES] for start in starts]))
 
     def embed(self, mels: np.ndarray) -> np.ndarray:

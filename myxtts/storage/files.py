@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from myxtts.config.checks import UserError, printable, read_bounded
+from myxtts.config.checks import UserError, printable, read_bounded, require
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,10 @@ def new_hasher() -> "hashlib._Hash":
 
 
 def user_cache() -> Path:
-    """Returns the user's cache folder, for files that can be downloaded or computed again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "myxtts")
+    """Returns the cache folder, for files that can be downloaded or computed again. Raises `UserError` without one."""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    require(not folder.startswith("~"), "XDG_CACHE_HOME", "a writable folder, as this user has no home", folder)
+    return Path(folder, "myxtts")
 
 
 def digest_bytes(content: bytes, size: int = DIGEST_BYTES) -> str:

@@ -88,7 +88,7 @@ def export_model(
         shutil.copy(speak.__file__, new)
         described["reading"] = _copy_reading(new / "reading")
         write_json(new / "config.json", described)
-        write_text(new / "README.md", speak.__doc__)
+        write_text(new / "README.md", speak.__doc__ or "")  # none with python -OO
         parts = [graphs.build_reading(model.gpt, model.config, weights), graphs.build_drawing(model.config)]
         parts += [build(model) for build in (graphs.build_conditioning, graphs.build_speaker, graphs.build_decoder)]
         for graph in parts:

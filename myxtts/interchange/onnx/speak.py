@@ -18,6 +18,7 @@ import importlib.util
 import itertools
 import json
 import mmap
+import os
 import re
 import sys
 import threading
@@ -87,6 +88,7 @@ class Speaker:
     for all cores. None means one thread for a small model, and all cores for other models."""
 
     def __init__(self, folder=".", threads=None):
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # `myxtts/__init__.py` has not run if this file runs alone
         import onnxruntime
 
         self.folder = folder = Path(folder)
@@ -354,7 +356,8 @@ def main():
     for name, (kind, what, rule, _) in RULES.items():
         add(f"--{name.replace('_', '-')}", metavar="N", type=kind, default=argparse.SUPPRESS, help=f"{what} ({rule})")
     arguments, folder = vars(parser.parse_args()), Path(__file__).resolve().parent
-    sys.stdout.reconfigure(errors="backslashreplace")  # for names in letters that a pipe on Windows cannot carry
+    if sys.stdout:  # None if it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # for names in letters that a pipe on Windows cannot carry
     if not 0 <= (arguments["threads"] or 0) <= 256:
         parser.error(f"--threads must be 0 to 256. Received: {arguments['threads']}")
     if sys.version_info < (3, 11) or not importlib.util.find_spec("onnxruntime"):

@@ -2,6 +2,7 @@
 
 import zlib
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import librosa
 import numpy as np
@@ -10,6 +11,7 @@ import scipy.fft
 from tiny import voiced
 
 from myxtts.apps.evaluation import comparison as statistics
+from myxtts.config.checks import UserError
 from myxtts.hearing import networks
 from myxtts.hearing.measuring import HOP_SAMPLES, contour_of, differences, pitch_figures, repeated_groups
 from myxtts.hearing.networks import DVector
@@ -172,8 +174,7 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch, tmp_path):
     samples = at_rate(sentence([0, 4, 2, 5], 140), RATE)[:20000]  # shorter than one part of 1.6 s
     samples *= 10 ** (-30 / 20) / np.sqrt(np.mean(samples**2))  # as loud as the encoder wants it
     padded = np.pad(samples, (0, 160 * 160 - len(samples)))
-    mel = librosa.feature.melspectrogram(y=padded, sr=16000, n_fft=400, hop_length=160, n_mels=40)[None, :, :160]
-    x = np.swapaxes(mel, 1, 2)
+    x = librosa.feature.melspectrogram(y=padded, sr=16000, n_fft=400, hop_length=160, n_mels=40).T[None, :160]
     for layer in layers:
         x = layer(x)
     expected = np.maximum(np.array(x)[0, -1] @ projection[0].T + projection[1], 0)
@@ -183,6 +184,8 @@ def test_speaker_encoder_is_keras_lstm_and_librosas_mel(monkeypatch, tmp_path):
     monkeypatch.setattr(networks, "_ROWS", 2)
     monkeypatch.setattr(networks, "_COLUMNS", 5)
     np.testing.assert_allclose(encoder.embed(several), whole, atol=1e-6)
+    with patch("builtins.__import__", side_effect=RuntimeError), pytest.raises(UserError, match="NUMBA_CACHE_DIR"):
+        contour_of(samples, 16000)
 
 
 class LoopingModel:
