@@ -15,7 +15,6 @@ import numpy as np
 from myxtts.audio.files import AudioError
 from myxtts.config.checks import brief, is_new_or_empty, require
 from myxtts.config.config import XTTSConfig
-from myxtts.config.rates import SPEAKER_SAMPLE_RATE
 from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
 from myxtts.interchange.coqui.settings import RELEASED_NAMES, coqui_settings, model_config, read_settings, run_config
@@ -134,7 +133,6 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     if with_dvae:
         tensors += coqui.dvae_tensors(config.model, "dvae.")
     _match(tensors, stored)
-    _check_front_end(stored)
     speakers = _read_speakers(files.speakers, config.model) if files.speakers else None
 
     with write_whole_folder(output) as temporary:
@@ -200,22 +198,6 @@ def _match(tensors, stored):
         one.reason = one.reason or coqui.skip_reason(key.removeprefix("dvae."))
     if unknown := [one.name for one in unused.values() if one.reason is None]:
         raise CheckpointError(f"The checkpoint has tensors that XTTS v2 does not have: {', '.join(unknown[:20])}.")
-
-
-def _check_front_end(stored):
-    """Raises `CheckpointError` if the speaker encoder needs a spectrogram that differs from `audio.mel.SPEAKER_MEL`."""
-    hertz = 700 * (10 ** np.linspace(0, np.log10(1 + SPEAKER_SAMPLE_RATE / 2 / 700), 66) - 1)  # HTK's mel scale
-    bins = np.linspace(0, SPEAKER_SAMPLE_RATE / 2, 257)
-    expected = {
-        "0.filter": np.array([[[-0.97, 1.0]]]),
-        "1.spectrogram.window": np.hamming(401)[:-1],
-        "1.mel_scale.fb": np.transpose([np.interp(bins, hertz[i : i + 3], (0, 1, 0)) for i in range(64)]),
-    }
-    for name, values in expected.items():
-        name = f"{coqui.SPEAKER_FRONT_END}.{name}"
-        one = stored.get(name)
-        if one and (one.array.shape != values.shape or not np.allclose(one.array.astype(float), values, atol=5e-3)):
-            raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs a different spectrogram.")
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):

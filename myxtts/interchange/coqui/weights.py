@@ -15,9 +15,6 @@ import numpy as np
 from myxtts.config.checks import read_toml
 from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSAMPLING, SPEAKER_BLOCKS, ModelConfig
 
-SPEAKER_FRONT_END = "hifigan_decoder.speaker_encoder.torch_spec"
-"""Name prefix of the constants for the speaker encoder's mel spectrogram: `.0.filter` (pre-emphasis),
-`.1.spectrogram.window` and `.1.mel_scale.fb` (filterbank)."""
 _TABLES = read_toml(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
 
@@ -60,9 +57,10 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     model = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
-    model[f"{SPEAKER_FRONT_END}.0.filter"] = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
-    model[f"{SPEAKER_FRONT_END}.1.spectrogram.window"] = SPEAKER_MEL.window_values()
-    model[f"{SPEAKER_FRONT_END}.1.mel_scale.fb"] = SPEAKER_MEL.filterbank()
+    front_end = "hifigan_decoder.speaker_encoder.torch_spec"
+    model[f"{front_end}.0.filter"] = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    model[f"{front_end}.1.spectrogram.window"] = SPEAKER_MEL.window_values()
+    model[f"{front_end}.1.mel_scale.fb"] = SPEAKER_MEL.filterbank()
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
     loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
     return model, loss
