@@ -9,7 +9,7 @@ BUDGETS = {
     "apps/datasets": 1685,
     "apps/evaluation": 995,
     "apps/server": 1604,
-    "apps/studio": 1750,
+    "apps/studio": 1754,
     "audio": 901,
     "bundled": 5,
     "cli": 1054,
