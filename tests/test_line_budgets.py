@@ -26,7 +26,7 @@ BUDGETS = {
     "storage": 1270,
     "tests": 25000,
     "text": 1671,
-    "training": 4076,
+    "training": 4077,
     "utilities": 5500,
     "utils": 125,
 }
