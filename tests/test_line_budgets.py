@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUDGETS = {
     "apps/datasets": 1685,
     "apps/evaluation": 995,
-    "apps/server": 1604,
+    "apps/server": 1618,
     "apps/studio": 1754,
     "audio": 901,
     "bundled": 5,
@@ -24,7 +24,7 @@ BUDGETS = {
     "models": 1800,
     "runs": 2466,
     "storage": 1270,
-    "tests": 25000,
+    "tests": 25008,
     "text": 1671,
     "training": 4077,
     "utilities": 5500,
