@@ -9,7 +9,7 @@ BUDGETS = {
     "apps/datasets": 1685,
     "apps/evaluation": 995,
     "apps/server": 1618,
-    "apps/studio": 1754,
+    "apps/studio": 1755,
     "audio": 901,
     "bundled": 5,
     "cli": 1054,
