@@ -66,7 +66,7 @@ class _Conversation(AsyncEventHandler):
             self.writer.transport.abort()
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, which disconnects the client, and True otherwise."""
+        """Answers an event; returns False to disconnect the client. Raises `OSError` if it left or does not read."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
