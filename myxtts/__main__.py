@@ -44,6 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         module, _, function = COMMANDS[argv[0]][0].partition(":")
         return getattr(importlib.import_module(module), function)(argv[1:])
+    except KeyboardInterrupt:  # while modules are imported
+        print("Stopped immediately.", file=sys.stderr, flush=True)
+        return 130
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
 

@@ -45,8 +45,7 @@ def starting_quietly() -> Iterator[None]:
     if sys.stderr is None or not _filtering.acquire(blocking=False):
         yield
         return
-    before = os.dup(2)
-    relay = _relay(before)
+    relay = _relay(before := os.dup(2))
     try:
         yield
     finally:
@@ -54,7 +53,8 @@ def starting_quietly() -> Iterator[None]:
         os.dup2(before, 2)
         os.close(before)
         if relay:
-            relay.wait()
+            with suppress(subprocess.TimeoutExpired):  # a child process of another thread still has the descriptor
+                relay.wait(1.0)
         _filtering.release()
 
 

@@ -115,7 +115,8 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     if the manifest is missing or damaged, and `CheckpointVersionError` if its format version is not `FORMAT`."""
     path = folder / MANIFEST
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing from the checkpoint. Copy the whole folder again.")
+        hint = "If its run is training, repeat the command; else copy the whole folder again."
+        raise CheckpointError(f"{path} is missing from the checkpoint. {hint}")
     manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
     # The checksum is checked before the format, so that a flipped bit in the format is reported as damage.

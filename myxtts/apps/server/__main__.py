@@ -36,7 +36,8 @@ def main(argv: list[str] | None = None) -> int:
     serving = Serving(app, speaker, arguments.max_connections, arguments.grace_seconds, wyoming)
 
     def end(number, frame):
-        if speaker.alive:  # the speaker is still warming up, and Python's cleanup would crash
+        # Python's cleanup would crash during the warm-up, and would wait for the page's threads.
+        if speaker.alive or arguments.ui:
             os._exit(128 + number)
         sys.exit(128 + number)
 

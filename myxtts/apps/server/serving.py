@@ -19,7 +19,7 @@ from myxtts.apps.server.speaker import Speaker
 from myxtts.apps.server.voices import OPENAI_VOICES, VoiceBook
 from myxtts.cli.errors import language_code
 from myxtts.config.checks import UserError, require
-from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.devices.tensorflow_start import filter_native_errors, import_tensorflow
 from myxtts.interchange.hub import local_folder
 from myxtts.interchange.onnx.exported import ExportedModel
 from myxtts.storage.base_model import EXPORT, MODELS, kind_of
@@ -32,6 +32,8 @@ ANSWER_SECONDS = 2.0
 """Minimum time at shutdown for sending the last responses, even if the time limit for finishing texts has passed."""
 HEAD_SECONDS = 10.0
 """Time limit for receiving the request line and headers of a request."""
+SEND_SECONDS = 30.0
+"""Time limit for a client to receive some bytes of a waiting response. Slower clients are disconnected."""
 MOST_IN_TURNS, MOST_CACHE_BYTES = 32, 2**30
 """Limits for an exported model: number of texts synthesized simultaneously, and bytes of all key-value caches."""
 MOST_CONNECTIONS = 500
@@ -102,6 +104,7 @@ class _JSONLines(logging.Formatter):
 
 def log_as_json() -> None:
     """Sends the logs of the package, and the errors of uvicorn, to standard error as JSON lines."""
+    filter_native_errors()  # now, so that the handler does not write to the filter, which a signal may end
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JSONLines())
     for name in ("myxtts", "uvicorn.error"):
@@ -111,10 +114,10 @@ def log_as_json() -> None:
 
 
 def limited_protocol(max_of_address: int) -> type[H11Protocol]:
-    """Returns a uvicorn protocol class that limits connections, and closes them after `HEAD_SECONDS` without a request.
-    The class allows `max_of_address` connections per address (0: no limit) and `MOST_CONNECTIONS` in total. If a
-    new connection exceeds a limit, the oldest connection that awaits no response is closed. If all of them await a
-    response, the new connection is closed.
+    """Returns a uvicorn protocol class that limits connections, and closes them after `HEAD_SECONDS` without a request
+    and after `SEND_SECONDS` in which a client reads nothing of a response. The class allows `max_of_address`
+    connections per address (0: no limit) and `MOST_CONNECTIONS` in total. If a new connection exceeds a limit, the
+    oldest one that awaits no response is closed. If all of them await a response, the new connection is closed.
     """
     opened: dict[H11Protocol, str] = {}  # the oldest first
     has_no_request = lambda one: one.cycle is None or one.cycle.response_complete or one.cycle.more_body
@@ -131,7 +134,7 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
                 oldest = next((one for one in crowd if has_no_request(one)), self)
                 del opened[oldest]
                 oldest.transport.abort()
-            self._deadline = self.loop.call_later(HEAD_SECONDS, transport.abort)
+            self._watching = self._deadline = self.loop.call_later(HEAD_SECONDS, transport.abort)
 
         def data_received(self, data):
             before = self.cycle
@@ -141,9 +144,23 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
             elif self._deadline.cancelled() and before.response_complete:
                 self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
 
+        def pause_writing(self):
+            super().pause_writing()
+            self._watch(None)
+
+        def _watch(self, before):  # until `resume_writing`, the buffer can only shrink
+            if (size := self.transport.get_write_buffer_size()) == before:
+                self.transport.abort()
+            self._watching = self.loop.call_later(SEND_SECONDS, self._watch, size)
+
+        def resume_writing(self):
+            super().resume_writing()
+            self._watching.cancel()
+
         def connection_lost(self, exc):
             opened.pop(self, None)
             self._deadline.cancel()
+            self._watching.cancel()
             super().connection_lost(exc)
 
     return Limited

@@ -122,7 +122,7 @@ class Speaker:
         self._waiting: deque[SpeechJob] = deque()
         self._running: list[SpeechJob] = []
         self._changed = synthesizer.engine.changed  # the engine's condition, which is also notified of new codes
-        self._refusing, self._ended, self.warmed = False, False, False
+        self._refusing, self._ended, self.warmed, self._num_starting = False, False, False, 0
         self._text_seconds = 5.0  # average time to speak a text, for the header `Retry-After` of rejections
         self._thread = threading.Thread(target=self._run, name="speaker", daemon=True)
 
@@ -143,7 +143,8 @@ class Speaker:
     def load(self) -> tuple[int, int, int]:
         """Numbers of queued texts, of texts being spoken, and of sentences being sampled."""
         with self._changed:
-            return len(self._waiting), len(self._running), sum(job.stream.num_rows for job in self._running)
+            speaking = len(self._running) + self._num_starting
+            return len(self._waiting), speaking, sum(job.stream.num_rows for job in self._running)
 
     def submit(self, job: SpeechJob) -> None:
         """Queues a job. Must be called in a running event loop. A job without `pieces` outputs only silence.
@@ -240,7 +241,7 @@ class Speaker:
             with self._changed:
                 if not self._waiting:
                     break
-                job = self._waiting.popleft()
+                job, self._num_starting = self._waiting.popleft(), 1
                 # Short calls speed up the first audio, but delay queued texts by more than they save.
                 hurry = job.hurry and not self._waiting
             job.begun = time.monotonic()
@@ -250,9 +251,11 @@ class Speaker:
                 job.stream = SpeechStream(self.synthesizer, job.pieces, manner, hurry, check=False)
                 job.stream.open()
             except Exception as error:
+                self._num_starting = 0
                 self._fail(job, error)
                 continue
             with self._changed:
+                self._num_starting = 0
                 self._running.append(job)
         for job in sorted(self._running, key=lambda job: job.stream.num_rows):
             if sum(one.stream.num_rows for one in self._running) < MOST_ROWS:

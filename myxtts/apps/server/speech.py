@@ -26,8 +26,6 @@ from myxtts.text.languages import get_language
 ALIASES = ("tts-1", "tts-1-hd", "gpt-4o-mini-tts", "kokoro")
 """Model names that clients of OpenAI and Kokoro-FastAPI send by default. All of them select the served model."""
 MEDIA_TYPES = {"mp3": "audio/mpeg", "opus": "audio/ogg", "flac": "audio/flac", "wav": "audio/wav", "pcm": "audio/pcm"}
-SEND_SECONDS = 30.0
-"""Time limit for a client to receive one part of a response. Slower clients are disconnected."""
 SILENCE_SECONDS = 0.1
 """Minimum length of the silence that is returned for a text without letters and digits, such as an emoji."""
 MOST_PAUSE_SECONDS = 60.0
@@ -206,15 +204,14 @@ class SpeechResponse(Response):
                     headers |= {"content-length": str(len(content))} if is_last and not self.events else {}
                     await send({"type": "http.response.start", "status": 200, "headers": Headers(headers).raw})
                     started = True
-                await _send_body(send, content, more=not is_last)
-        except TimeoutError:
-            return  # the client does not read; uvicorn closes a connection whose response has no end
+                await send({"type": "http.response.body", "body": content, "more_body": not is_last})
         except Exception as error:
             self.error = as_api_error(error)
             if not started:
                 await self.error.response()(scope, receive, send)
             elif self.events:
-                await _send_body(send, _event(self.error.body | {"type": "error"}), more=True)
+                content = _event(self.error.body | {"type": "error"})
+                await send({"type": "http.response.body", "body": content, "more_body": True})
             # Audio that was cut off gets no proper end, so that no client takes it for complete.
 
     async def _parts(self) -> AsyncIterator[tuple[bytes, bool]]:
@@ -277,11 +274,6 @@ class CaptionedResponse(SpeechResponse):
         stamps = [dict(word=one.text, start_time=one.start, end_time=one.end) for one in times]
         audio = base64.b64encode(content).decode()
         return (json.dumps(dict(audio=audio, audio_format=self.sound_type, timestamps=stamps)) + "\n").encode()
-
-
-async def _send_body(send, content, more):
-    async with asyncio.timeout(SEND_SECONDS):
-        await send({"type": "http.response.body", "body": content, "more_body": more})
 
 
 async def _until_gone(receive):

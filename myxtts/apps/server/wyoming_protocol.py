@@ -17,8 +17,9 @@ from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, Synthesize
 
 import myxtts
 from myxtts.apps.server.gate import ApiError, ServerSettings, as_api_error, log
+from myxtts.apps.server.serving import SEND_SECONDS
 from myxtts.apps.server.speaker import Speaker
-from myxtts.apps.server.speech import SEND_SECONDS, SpeechRequest, find_voice, make_job, without_sections
+from myxtts.apps.server.speech import SpeechRequest, find_voice, make_job, without_sections
 from myxtts.apps.server.voices import VoiceBook
 from myxtts.audio.files import to_int16
 from myxtts.text.cleaners import split_sentences
@@ -57,21 +58,22 @@ class _Conversation(AsyncEventHandler):
         self._streamed, self._voice = None, {}
 
     async def run(self):
-        """Answers events until the client disconnects or violates the protocol."""
+        """Answers events until the client disconnects, violates the protocol or does not read."""
         try:
             await super().run()
         except (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            pass  # raised for broken connections and by the event parser
+            # Raised for broken connections and by the event parser. Closing would wait until the client reads.
+            self.writer.transport.abort()
 
     async def handle_event(self, event: Event) -> bool:
-        """Answers an event. Returns False after an error, which disconnects the client, and True otherwise."""
+        """Answers an event; returns False to disconnect the client. Raises `OSError` if it left or does not read."""
         if not isinstance(event.type, str) or not isinstance(event.data, dict):
             return False
         try:
             await self._answer(event.type, event.data)
         except (ConnectionError, TimeoutError):  # the client has left, or does not read
             self._log("none")
-            return False
+            raise
         except Exception as error:
             shown = as_api_error(error)
             if shown.status == 500:

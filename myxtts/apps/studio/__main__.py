@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import signal
 import sys
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     app, query = make_page_app(Studio(Path(arguments.runs)), password, token), f"?token={token}" if token else ""
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops it; runs continue)", flush=True)
+    # After the shutdown, uvicorn raises the signals again. Python would wait for Gradio's threads that still speak.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: os._exit(128 + number))
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])
     return 0

@@ -197,16 +197,18 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
     """Returns `kept_in(home)[place]`. Raises `UserError` if there is no such folder, or if the folder is in use."""
     if (one := kept_in(home).get(place or "")) is None:
         raise PageError("choose_kept")
+    parts = [part.resolve() for part in _parts(one.kind, one.folder)]
     for run in filter(process_of, {*map(home.resolve().joinpath, runs_in(home)), *trainings}):
         if (run / OWN).is_file():
             named = [getattr(config_in(OWN, run).data, name) for name in ("train_data", "val_data")]
         else:  # a new run: its command names what it will use
             named = [word.partition("=")[2] for word in trainings[run].args[1:]]
         used = [Path(path).resolve() for path in (run, *filter(None, named))]
-        if any(path.is_relative_to(part.resolve()) for path in used for part in _parts(one.kind, one.folder)):
+        if any(path.is_relative_to(part) for path in used for part in parts):
             raise PageError("in_use", one.folder.name, run.name)
     written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))
-    if written in tasks.folders().values() or process_of(written):  # which another server may have started
+    words = [re.sub("^--.*?=|@(best|last)$", "", word) for name in tasks.folders() for word in tasks.arguments(name)]
+    if process_of(written) or any(Path(word).resolve().is_relative_to(part) for word in words for part in parts):
         raise PageError("in_work", one.folder.name)
     return one
 

@@ -177,9 +177,8 @@ def sentence_of(output: str) -> str:
 def _start(arguments, output):
     """Starts a `myxtts` command in a new session, so that the command outlives the server of the page."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "COLUMNS": "110", "PYTHONUNBUFFERED": "1"}
-    streams = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
-    words = [sys.executable, "-m", "myxtts", *arguments]
-    return subprocess.Popen(words, env=environment, start_new_session=True, **streams)
+    options = dict(stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    return subprocess.Popen([sys.executable, "-m", "myxtts", *arguments], env=environment, **options)
 
 
 def _end_of(path):

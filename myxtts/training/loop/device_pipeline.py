@@ -20,6 +20,7 @@ from myxtts.config.config import XTTSConfig
 from myxtts.config.settings import Default
 from myxtts.devices.device_plan import DevicePlan
 from myxtts.devices.machine import short_name
+from myxtts.devices.tensorflow_start import AbandonedThread
 from myxtts.distributed.workers import Workers, current_workers
 
 PHASES = {
@@ -81,7 +82,7 @@ class DevicePipeline(Iterator, AbstractContextManager):
         self._batches = _prepared(batches, prepare, transfer, start, self.seconds, self._now)
         self._ready, self._stop = queue.Queue(maxsize=capacity), threading.Event()
         work = self._batches, self._ready, self._stop
-        self._producer = threading.Thread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
+        self._producer = AbandonedThread(target=_produce, args=work, name="myxtts-data-device", daemon=True)
         # Ends the thread after a Ctrl-C outside of the `with` block. The thread itself does not refer to the pipeline.
         weakref.finalize(self, self._stop.set)
         if capacity:

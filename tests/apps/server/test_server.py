@@ -375,13 +375,14 @@ import atexit, signal
 from types import SimpleNamespace
 from myxtts.apps.server import __main__, serving
 serving.open_model = lambda *_: [None, SimpleNamespace(alive={}), None, None]
-serving.Serving = lambda *_: SimpleNamespace(run=lambda _: signal.raise_signal(signal.{}))
+serving.Serving = lambda *_: SimpleNamespace(run=lambda _: signal.raise_signal({} - 128))
 atexit.register(print, "cleanup")
-__main__.main(["--port", "0"])
+__main__._mount_page = lambda *_: None
+__main__.main(["--port", "0", {}])
 """
 
 
-@pytest.mark.parametrize("warms_up, name, code", [(1, "SIGTERM", 143), (1, "SIGINT", 130), (0, "SIGTERM", 143)])
-def test_stopped_server_skips_cleanup_that_crashes_during_the_warm_up(warms_up, name, code):
-    done = subprocess.run([sys.executable, "-c", ENDS.format(warms_up, name)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (code, "" if warms_up else "cleanup\n"), done.stderr
+@pytest.mark.parametrize("warms_up, flag, code", [(1, "", 143), (1, "", 130), (0, "", 143), (0, "'--ui=.'", 130)])
+def test_stopped_server_skips_cleanup_that_crashes_or_waits(warms_up, flag, code):
+    done = subprocess.run([sys.executable, "-c", ENDS.format(warms_up, code, flag)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if warms_up or flag else "cleanup\n"), done.stderr

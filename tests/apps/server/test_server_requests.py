@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="needs the extra server")
 
 from live_server import live_server, talkative_synthesizer, write_voices  # noqa: E402
+from starlette.responses import PlainTextResponse  # noqa: E402
 
 GOOD = dict(model="tts-1", input="one.", voice="low", response_format="pcm")
 VOICES = ["../low", "voices/low", "/etc/passwd", "low.wav", "..", ".", "low\x00", "C:\\low", "~", "", " ", "a" * 201]
@@ -123,7 +124,8 @@ def test_bodies_too_large_or_too_slow_and_bytes_of_other_protocols_are_refused(l
 
 
 def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkeypatch):
-    monkeypatch.setattr("myxtts.apps.server.serving.HEAD_SECONDS", 1.0)
+    for limit in ("HEAD_SECONDS", "SEND_SECONDS"):
+        monkeypatch.setattr(f"myxtts.apps.server.serving.{limit}", 1.0)
     (tmp_path / "run").mkdir()
     voices = write_voices(tmp_path / "voices")
     with live_server(talkative_synthesizer(), tmp_path / "run", voices, most=10) as live:
@@ -142,3 +144,8 @@ def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkey
         head = b"PUT /v1/audio/voices/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
         assert b" 404 " in raw(live, head, seconds=5)
         assert b"--allow-uploads" in live.ask("PUT", "/v1/audio/voices/a", b"x")[2]
+        live.serving.config.app.mount("/ui", PlainTextResponse("large" * 2**22))
+        with socket.create_connection(place) as silent:  # does not read the response
+            silent.sendall(b"GET /ui/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            live.wait_until(lambda: live.serving.server_state.connections)
+            live.wait_until(lambda: not live.serving.server_state.connections)
