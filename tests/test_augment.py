@@ -14,8 +14,7 @@ def tone(hz, num_samples, padded):
 
 
 def strongest_hz(samples):
-    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
-    return spectrum.argmax() * MODEL_SAMPLE_RATE / len(samples)
+    return np.abs(np.fft.rfft(samples * np.hanning(len(samples)))).argmax() * MODEL_SAMPLE_RATE / len(samples)
 
 
 @pytest.mark.parametrize("speed", [0.9, 1.0, 1.15])

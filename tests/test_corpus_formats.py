@@ -288,8 +288,7 @@ def test_links_of_the_user_to_the_users_own_audio_are_followed(tmp_path, monkeyp
     text(root / "metadata.csv", "a|one\nb|two\nc|three\nd|four\n")
     corpus = load_corpus(root)
     assert [u.id for u in corpus.utterances] == ["a", "b"]
-    refused = [("c", "outside the data set"), ("d", "missing file")]
-    assert [(r.id, r.reason) for r in corpus.rejections] == refused
+    assert [(r.id, r.reason) for r in corpus.rejections] == [("c", "outside the data set"), ("d", "missing file")]
     assert f"{tmp_path}/audio, {tmp_path}/elsewhere" in corpus.notes[0]
     text(root / "metadata.csv", "a|one\nb|two\nc|three\n/etc/a.wav|x\n" + "/usr/b.wav|x\n" * 3)
     assert load_corpus(root).notes[0] == corpus.notes[0], "/ is no folder of audio, even if the user is root"

@@ -81,13 +81,11 @@ def test_a_clip_of_n_codes_has_the_frames_of_n_plus_1_latents_as_in_synthesis(pr
         assert int(tf.reduce_sum(tf.cast(whole.present[row], tf.int32))) == grid.num_frames(num_codes + 1)
         # One row at a time, without padding, from codes that end in the stop code.
         wav, ids = waves.wav[row : row + 1], waves.text[row, : int(waves.text_lengths[row])].numpy().tolist()
-        mel = foundations["dvae"].normalize_mel(preparation.mel(wav))
-        recorded = codes.encode(mel)[:, :num_codes].numpy()
+        recorded = codes.encode(foundations["dvae"].normalize_mel(preparation.mel(wav)))[:, :num_codes].numpy()
         recorded = np.append(recorded, [[config.stop_audio_token]], axis=1)
         voice = preparation._conditioning_mel(waves.conditioning[row : row + 1])
         voice = gpt.mel_to_latents(foundations["dvae"].normalize_mel(voice))
-        latents = gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded)
-        frames = grid.latents_to_frames(latents)[0]
+        frames = grid.latents_to_frames(gpt.codes_to_latents(voice, np.array([mark_text(ids, config)]), recorded))[0]
         actual = whole.frames[row, before : before + len(frames)]
         # The last codes of a clip depend on the padding after it.
         np.testing.assert_allclose(actual[:-9], frames[:-9], atol=1e-4)

@@ -72,8 +72,7 @@ def test_workers_of_tf_config_are_refused_before_they_are_measured_as_one_proces
 
 def test_failing_process_is_reported_by_its_last_line():
     config, _ = asked_for()
-    found = setup.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
-    assert "needs both --data-gpu and --model-gpu" in found
+    assert "needs both --data-gpu and --model-gpu" in setup.measure(config, {"virtual_devices": 2, "model_gpus": [7]})
     config.training.init_from = "missing"  # the model whose shape is measured
     assert "--init-from" in setup.measure(config, {})
 
@@ -89,6 +88,5 @@ def measure_in_helper(request):
 
 def test_measuring_process_times_the_real_pipeline(tmp_path, tiny_corpus):
     config = tiny_run_config(tiny_corpus, tmp_path / "run", data={"num_buckets": 1})
-    values = {"config": config.to_dict(), "options": {"virtual_devices": 2}}
-    found = json.loads(measure_in_helper(json.dumps(values)))
+    found = json.loads(measure_in_helper(json.dumps({"config": config.to_dict(), "options": {"virtual_devices": 2}})))
     assert found["step_seconds"] > 0 and found["devices"].startswith("dual: ")

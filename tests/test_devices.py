@@ -156,8 +156,7 @@ def test_each_launched_worker_sees(machine_, flags, seen, machine, monkeypatch, 
     monkeypatch.setattr(sys, "executable", str(worker))
     machine(**machine_)
     assert main(["launch", "--workers", "2", "--", "train", *flags.split()]) == 0
-    lines = capfd.readouterr().out.splitlines()
-    assert {f"[{index}] {own}" for index, own in enumerate(seen)} <= {*lines}
+    assert {f"[{index}] {own}" for index, own in enumerate(seen)} <= {*capfd.readouterr().out.splitlines()}
 
 
 def test_more_workers_than_gpus_are_refused(machine, capsys):

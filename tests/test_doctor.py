@@ -153,8 +153,7 @@ def test_a_damaged_cache_is_ignored_and_replaced(corpus, tmp_path, damage):
 
 def test_a_vanished_file_is_rejected_and_not_cached(corpus, tmp_path):
     os.rename(corpus.root / "wavs" / "good.wav", tmp_path / "good.wav")
-    inspection = inspect_corpus(corpus, cache_path=tmp_path / "cache.json")
-    assert ("good", "missing file") in found(inspection.rejections)
+    assert ("good", "missing file") in found(inspect_corpus(corpus, cache_path=tmp_path / "cache.json").rejections)
     os.rename(tmp_path / "good.wav", corpus.root / "wavs" / "good.wav")
     assert "good" in {clip.id for clip in inspect_corpus(corpus, cache_path=tmp_path / "cache.json").utterances}
 

@@ -115,8 +115,7 @@ def test_exported_model_generates_the_audio_of_the_model(synthesizer, exported, 
     latents, vector = speaker.voices["emma"]
     text = "one two. three"
     expected = synthesizer.speak(text, Voice(latents[None], vector[None]), "en", seed=3, speed=speed)
-    found = speaker.speak(text, "emma", "en", seed=3, speed=speed)
-    np.testing.assert_allclose(found, expected.samples, atol=1e-4)
+    np.testing.assert_allclose(speaker.speak(text, "emma", "en", seed=3, speed=speed), expected.samples, atol=1e-4)
     assert not len(speaker.sentence([], latents, vector, max_codes=1, speed=4.0)[0]), "less than a frame"
 
 

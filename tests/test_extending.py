@@ -42,8 +42,7 @@ needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not i
 @functools.cache
 def changes():
     """Returns `{name of the change: (number of files on the page, diff)}`."""
-    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-    sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
+    sections = re.split(r"^## ", (ROOT / "docs" / "extending.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = {}
     for section in sections:
         heading = re.match(r"An? (.+) \((\d+) files?\)\n", section)
@@ -219,8 +218,7 @@ def trained_gpt():
         config = tiny_run_config(make_tiny_corpus(f"{folder}/corpus"), f"{folder}/run", training=training, gpt=stage)
         dataset = SpeechDataset.open(config)
         keras.utils.set_random_seed(0)  # of the frozen DVAE, whose codes are trained on
-        foundations = {"dvae": XTTS(dataset.config.model, parts=("dvae",))}
-        trainer = XTTSTrainer(dataset.config, foundations=foundations)
+        trainer = XTTSTrainer(dataset.config, foundations={"dvae": XTTS(dataset.config.model, parts=("dvae",))})
         before = {name: v.numpy() for name, v in trainer.model.part_weights("gpt").items()}
         trainer.train(dataset, [recorder])
     return trainer, logged, before

@@ -130,8 +130,7 @@ def package(tmp_path, monkeypatch):
     (tmp_path / "bahs.py").write_text("def rules(text, alphabet):\n    return ' '.join('bah' for _ in text.split())\n")
     (tmp_path / "bahs-1.dist-info").mkdir()
     (tmp_path / "bahs-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: bahs\nVersion: 1\n")
-    entries = "[myxtts.g2p]\nde = bahs:rules\nfa = gone:rules\n"
-    (tmp_path / "bahs-1.dist-info" / "entry_points.txt").write_text(entries)
+    (tmp_path / "bahs-1.dist-info" / "entry_points.txt").write_text("[myxtts.g2p]\nde = bahs:rules\nfa = gone:rules\n")
     monkeypatch.syspath_prepend(tmp_path)
     g2p._hooks.cache_clear()
     yield

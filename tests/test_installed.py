@@ -65,8 +65,7 @@ def built(kind, source, target):
 
 def run_elsewhere(installed, folder, code):
     environment = {**os.environ, "PYTHONPATH": str(installed), "COLUMNS": "100"}
-    command = [sys.executable, "-c", code]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
 
 
 def test_installed_package_finds_its_recipes_from_any_folder(installed, tmp_path):

@@ -31,8 +31,7 @@ def ended(tmp_path, monkeypatch):
     speakers = {"a": "ana", "b": "ben"}
     clip = lambda n, text="", size=1: Utterance(n, f"{n}.wav", text, speakers[n[0]], "en", num_samples=22050 * size)
     train = [clip("a1"), clip("a2", size=2), clip("b1")]
-    validation = [clip("b8", "one"), clip("a8", "two"), clip("b9", "three")]
-    dataset = SimpleNamespace(train=train, validation=validation)
+    dataset = SimpleNamespace(train=train, validation=[clip("b8", "one"), clip("a8", "two"), clip("b9", "three")])
     speaker = Speaker()
     monkeypatch.setattr(last_words.Synthesizer, "load", lambda folder: speaker)
     training = SimpleNamespace(checkpoint_dir=str(tmp_path), seed=0, num_samples=2, closing_texts=())

@@ -27,8 +27,7 @@ def make_trainer(mode, corpus, folder):
 
     training = {"reset_training": True, "log_every_steps": 1, "validate_every_steps": STEPS}
     sections = dict(gpt={"max_steps": STEPS}, data={"model_start_delay": 0.0, "num_buckets": 1}, training=training)
-    config = tiny_run_config(corpus, folder / mode, **sections)
-    dataset = SpeechDataset.open(config)
+    dataset = SpeechDataset.open(tiny_run_config(corpus, folder / mode, **sections))
     plan = plan_of(mode)
     keras.utils.set_random_seed(3)
     with tf.device(plan.data_device):

@@ -128,7 +128,6 @@ def test_fine_tuning_takes_model_and_vocabulary_of_the_checkpoint(run, made, tmp
 
 
 def test_invalid_settings_of_a_checkpoint_are_an_error_message(run):
-    store = CheckpointStore(run / "gpt")
-    store.write(9, {}, {"finished": True, "config": json.loads('{"model": {"heads": "two"}}')})
+    CheckpointStore(run / "gpt").write(9, {}, {"finished": True, "config": json.loads('{"model": {"heads": "two"}}')})
     with pytest.raises(CheckpointError, match="settings that cannot be used: model.heads"):
         read_config(run)

@@ -120,8 +120,7 @@ def test_resumed_run_keeps_the_attention_that_was_measured(stopped, tmp_path, mo
 
 def test_run_with_more_steps_than_requested_counts_as_finished(stopped, tmp_path):
     dataset, _ = stopped
-    gpt = dataclasses.replace(dataset.config.training.gpt, max_steps=2)
-    trainer = resumed(stopped, tmp_path, gpt=gpt)
+    trainer = resumed(stopped, tmp_path, gpt=dataclasses.replace(dataset.config.training.gpt, max_steps=2))
     trainer.train(dataset)
     assert trainer.step == 2 and trainer.store.read_state(2)["finished"]
 

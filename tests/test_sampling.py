@@ -110,8 +110,7 @@ def test_codes_equal_numpy_for_numbers_tensors_and_values_by_row():
         codes = sample(logits, sampling, seen, noise)
         assert keras.ops.convert_to_numpy(codes).tolist() == expected, sampling
         values = [getattr(sampling, name) for name in SamplingValues._fields]
-        scalars = SamplingValues(*(tf.constant(value) for value in values))
-        assert traced(scalars).numpy().tolist() == expected, sampling
+        assert traced(SamplingValues(*(tf.constant(value) for value in values))).numpy().tolist() == expected, sampling
     assert len(traces) == 1
 
     chosen = [SETTINGS[i * 7 % len(SETTINGS)] for i in range(len(logits))]

@@ -170,8 +170,7 @@ def test_griffin_lim_streams_sentence_by_sentence(tokenizer, without_griffin_lim
     assert len(chunks) == len(whole.pieces) > 1
     np.testing.assert_array_equal(np.concatenate(chunks), whole.samples)
     pauses = int(SENTENCE_PAUSE_SECONDS * 22050) * (len(whole.pieces) - 1)
-    sound = sum(256 * int(4 * len(piece.codes) / 1.5) for piece in whole.pieces)
-    assert len(whole.samples) == sound + pauses
+    assert len(whole.samples) == sum(256 * int(4 * len(piece.codes) / 1.5) for piece in whole.pieces) + pauses
 
 
 def test_speech_cut_at_the_limit_keeps_its_last_audio_and_warns(synthesizer, voice, caplog):

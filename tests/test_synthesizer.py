@@ -82,8 +82,7 @@ def test_voice_may_be_samples_and_is_required(synthesizer):
 
 def test_voice_is_checked_before_the_language_is_logged(synthesizer, tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "myxtts.inference")
-    latents = synthesizer.voice(voiced(1.0, 150, 1)).latents
-    write_speakers(tmp_path, {"fa_ana": (latents, np.zeros((1, 8), "float32"))})
+    write_speakers(tmp_path, {"fa_ana": (synthesizer.voice(voiced(1.0, 150, 1)).latents, np.zeros((1, 8), "float32"))})
     (tmp_path / "vocab.json").write_text('"[fa]"')
     monkeypatch.setattr(synthesizer, "folder", tmp_path)
     with pytest.raises(CheckpointError) as refusal:

@@ -56,8 +56,7 @@ def test_command_prints_only_its_error(words, tmp_path):
 
 
 def test_unneeded_packages_are_not_loaded_and_can_be_imported_later(tmp_path):
-    stand_in = "try:\n    import matplotlib\nexcept ImportError:\n    spared = True\n"
-    (tmp_path / "tensorflow.py").write_text(stand_in)
+    (tmp_path / "tensorflow.py").write_text("try:\n    import matplotlib\nexcept ImportError:\n    spared = True\n")
     (tmp_path / "matplotlib.py").write_text("")
     script = (
         "from myxtts.devices.tensorflow_start import import_tensorflow as start; start()\n"

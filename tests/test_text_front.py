@@ -46,7 +46,9 @@ def test_short_lines_are_sentences_and_wrapped_lines_are_joined(tokenizer):
     verses = [("Roses are red", SENTENCE_PAUSE_SECONDS), ("Violets are blue", CUT_PAUSE_SECONDS)]
     assert pieces("Roses are red\r\nViolets are blue") == verses
     wrapped = "These lines were wrapped by an editor in the\nmiddle of a sentence, and stay together."
-    assert [piece.text for piece in pieces(wrapped)] == [" ".join(wrapped.split())]
+    for text in (wrapped, wrapped.replace("in the", "in\fthe"), "The exam-\nple of Dr.\nSmith,\nwhich goes on."):
+        assert [piece.text for piece in pieces(text)] == [" ".join(text.split())]
+    assert len(pieces(39 * "a" + "\nb")) == 2 and len(pieces(40 * "a" + "\nb")) == 1
 
 
 def test_longest_texts_are_from_the_recordings_and_from_the_bundled_source():

@@ -63,8 +63,7 @@ def test_inverse_transform_equals_numpy():
         sound[index * 16 :][:64] += part
         envelope[index * 16 :][:64] += window**2
     expected = np.clip((sound / np.maximum(envelope, 1e-3))[24 : 24 + 12 * 16], -1, 1)
-    actual = layer._overlap(tf.constant(parts[None], tf.float32), None)
-    np.testing.assert_allclose(actual[0], expected, atol=1e-5)
+    np.testing.assert_allclose(layer._overlap(tf.constant(parts[None], tf.float32), None)[0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(

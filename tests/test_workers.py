@@ -119,8 +119,7 @@ def test_differing_settings_are_refused_by_name_on_all_workers(values, found):
 def test_sums_are_measured_and_extended_to_the_gradients_of_each_size(monkeypatch):
     seconds_of = lambda strategy, size, repeats: size / 2**20 / 1000  # 1 ms a MB
     monkeypatch.setattr("myxtts.training.watching.measurement.seconds_of_sum", seconds_of)
-    workers = SimpleNamespace(count=2, strategy=None, watch=lambda seconds: None)
-    lines = [*machine_report._sums(workers, 9.0)]
+    lines = [*machine_report._sums(SimpleNamespace(count=2, strategy=None, watch=lambda seconds: None), 9.0)]
     assert lines[0] == "Sum of 1 MB over all: 1.0 ms, 1000 MB/s through each worker"
     assert "Gradients of the GPT, normal: 573 MB, 573 ms to sum" in lines
 

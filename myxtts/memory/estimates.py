@@ -55,8 +55,7 @@ class Shapes:
         text = data.max_text_length
         text = text if data.static_shapes else min(round(TOKENS_PER_SECOND * seconds), text)
         codes = int(seconds * MODEL_SAMPLE_RATE) // CODE_STRIDE_SAMPLES + 1
-        voice = data.conditioning_seconds[1]  # with `repeat`, a data set lowers this to the length of its clips
-        voice = voice if data.conditioning_padding == "zeros" else min(seconds, voice)
+        voice = min(data.conditioning_seconds[1], seconds if data.conditioning_padding == "repeat" else math.inf)
         frames = int(voice * MODEL_SAMPLE_RATE) // MEL_HOP_SAMPLES + 1
         return cls(batch, text, codes, frames, getattr(settings, "frames", cls.slice_frames))
 

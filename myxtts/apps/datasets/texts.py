@@ -23,7 +23,7 @@ _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
-_BEFORE_ZERO, _ZERO_HOURS = re.compile(r"(^ *|--> *)-(?:0+:)?(?=\d\d:\d\d[.,]\d+ *(?:-->|$))", re.M), 90
+_BEFORE_ZERO, _ZERO = re.compile(r"(^ *|--> *)-(?:0+:)?(?=\d\d:\d\d[.,]\d+ *(?:-->|$))", re.M), 324_000_000
 """Pattern of a negative time, whose minus pysubs2 would ignore: it is read as a time after 90 h, and then negated."""
 
 # Ratios of frame rates: 1, and 25 fps against 24 and 23.976 fps. Smaller differences are fitted as drift.
@@ -88,7 +88,7 @@ def read_subtitles(path: Path) -> list[Piece]:
     """
     with needing('Subtitles need pysubs2: pip install "myxtts[recordings]".'):
         import pysubs2
-    content = _BEFORE_ZERO.sub(rf"\g<1>{_ZERO_HOURS}:", _read_text(path))
+    content = _BEFORE_ZERO.sub(r"\g<1>90:", _read_text(path))
     try:
         try:
             file = pysubs2.SSAFile.from_string(content)  # detects the format by content
@@ -96,9 +96,8 @@ def read_subtitles(path: Path) -> list[Piece]:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
     except Exception as error:  # pysubs2 raises errors of any type for damaged files
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
-    zero = 3_600_000 * _ZERO_HOURS
     for cue in file:
-        cue.start, cue.end = (zero - time if zero <= time < zero + 6e6 else time for time in (cue.start, cue.end))
+        cue.start, cue.end = (_ZERO - time if 0 <= time - _ZERO < 6e6 else time for time in (cue.start, cue.end))
     cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
     pieces: list[Piece] = []
     for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):

@@ -191,8 +191,7 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
         (tmp_path / place).parent.mkdir(exist_ok=True)
         (tmp_path / place).write_text("{}")
     found = kept_in(tmp_path)
-    kinds = ["run", "data", "export", "evaluation"]
-    assert tuple(found) == places and [one.kind for one in found.values()] == kinds
+    assert tuple(found) == places and [one.kind for one in found.values()] == ["run", "data", "export", "evaluation"]
     (tmp_path / "_exports/.run-onnx.0123456789ab.myxtts.tmp").mkdir()
     assert tuple(kept_in(tmp_path)) == places
     assert [round(one.megabytes) for one in found.values()] == [1, 2, 1, 1]

@@ -268,8 +268,7 @@ def test_form_of_a_run_sends_what_was_changed_and_no_size_beside_a_source(tmp_pa
     assert flags[1:] == ["--data-gpu=0"]
     with pytest.raises(UserError, match="The recipe sets --train-data"):
         Studio(tmp_path).flags("run+1", OWN, found | dict(train_data=""))
-    strict = replace(config, training=TrainingConfig(strict=True))
-    write_json(tmp_path / "run+1/config.json", strict.to_dict())
+    write_json(tmp_path / "run+1/config.json", replace(config, training=TrainingConfig(strict=True)).to_dict())
     typed = Studio(tmp_path).preset("run+1", None).values | dict(strict=False, init_from="base", tune="dvae, g")
     assert "--no-strict" in Studio(tmp_path).flags("run+1", OWN, typed)
     assert [row[0] for row in Studio(tmp_path).stages("run+1", OWN, typed)] == ["dvae"]
