@@ -114,7 +114,8 @@ def test_trained_clip_never_becomes_a_validation_clip_while_there_are_others(tmp
     CheckpointStore(run / "dvae").write(2, {"clips": clips}, {})
     assert opened().validation == dataset.validation
     write_json(run / "config.json", dataset.config.to_dict())
-    for place in (corpus, make_tiny_corpus(tmp_path / "moved")):
+    for place in (corpus, tmp_path / "moved"):
+        corpus = corpus.rename(place)
         other = open_run(place, tmp_path / "other", data={"validation_share": 0.9}, training={"init_from": str(run)})
         assert [one.id for one in other.validation] == [one.id for one in dataset.validation], "not trained on before"
     lines = (corpus / "metadata.csv").read_text().splitlines()

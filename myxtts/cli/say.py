@@ -304,9 +304,6 @@ def read_lines(path: str) -> list[Line]:
     found = next((one for one in "|\t;," if {"id", "text"} <= {*columns_of(one)}), None)  # texts have commas
     dialect = find_dialect(rows, found or next((one for one in "|\t;" if one in first), "|"))
     columns, forms = Line._fields[1:], "id|text, id|text|voice or id|text|voice|language"
-    is_header = any(columns_of(dialect.separator)) and all(one.strip().isidentifier() for one in dialect.split(first))
-    if is_header and not found:
-        print(f"The first line is spoken: a header names both id and text. {printable(first[:80])}", file=sys.stderr)
     if found:  # a column with an unknown name is the first field that no other column names
         named = ["voice" if name == "speaker" else name for name in columns_of(found)]
         unnamed = (name for name in columns if name not in named)

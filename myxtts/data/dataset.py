@@ -189,14 +189,14 @@ def _prepared(config, sides):
 
 
 def trained_on(home: Path, config: XTTSConfig, seconds: Mapping[str, float] | None = None) -> set[int]:
-    """Returns the `id_hash` of every clip that the run in `home` trained on. Reads each stage's newest checkpoint.
-    Adds the clips of the --init-from run if both runs use the same data: one folder, or moved clips (`is_listed`).
-    Ignores stages that a reset starts over."""
+    """Returns the `id_hash` of each clip in the newest checkpoints of the run in `home`, without stages to reset. Adds
+    those of the --init-from run if both runs use the same data: one folder, or moved clips (`is_listed`)."""
     source = config.training.init_from
     folders = [home / stage for stage in STAGES if stage not in config.training.resets]
     with suppress(ValueError, OSError):  # a damaged file
-        is_same = lambda: Path(str(read_config(Path(source)).data.train_data)).samefile(str(config.data.train_data))
-        if source and (is_listed(seconds or {}, listed_clips(Path(source))) or is_same()):
+        stored = str(read_config(Path(source)).data.train_data) if source else ""
+        is_moved = stored and not os.path.exists(stored) and is_listed(seconds or {}, listed_clips(Path(source)))
+        if stored and (is_moved or os.path.realpath(stored) == os.path.realpath(str(config.data.train_data))):
             folders += [Path(source, stage) for stage in STAGES]
     files = (CheckpointStore(folder).newest_file(f"{CLIPS}.safetensors") for folder in folders)
     return {one for file in files if file for one in StoredTensors(file)["identity"].ravel().tolist()}

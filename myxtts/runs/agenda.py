@@ -235,9 +235,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         peaks.append(found.peak + frozen * (bool(plan.visible_ids) and plan.data_gpu in plan.model_gpus))
         scratch = int(CPU_SCRATCH * (found.peak - found.resident))
         extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
-        checkpoints.append(found.resident - found.accumulators)
-        if work.stage == "gpt" and optimizations.lora_rank:  # adapted kernels are stored with and without the adapters
-            checkpoints[-1] += FLOAT * count_adapted(config.model, optimizations)
+        twice = count_adapted(config.model, optimizations) if work.stage == "gpt" and optimizations.lora_rank else 0
+        checkpoints.append(found.resident - found.accumulators + FLOAT * twice)
         if work.step is None:
             written = -(-work.total // min(training.checkpoint_every_steps, training.validate_every_steps))
             disk += checkpoints[-1] * min(written, training.keep_checkpoints + 1)

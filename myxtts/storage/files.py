@@ -46,7 +46,7 @@ def new_hasher() -> "hashlib._Hash":
 
 def user_cache() -> Path:
     """Returns the cache folder, for files that can be downloaded or computed again. Raises `UserError` without one."""
-    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    folder = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     require(not folder.startswith("~"), "XDG_CACHE_HOME", "a writable folder, as this user has no home", folder)
     return Path(folder, "myxtts")
 

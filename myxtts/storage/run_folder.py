@@ -97,7 +97,7 @@ def read_config(folder: Path) -> XTTSConfig:
     config = config_of({"config": files.read_json(path)}, str(path))
     clips = Path(config.data.train_data or "")
     here = folder.absolute() / "dataset" / clips.name
-    if clips.parent.name == "dataset" and not clips.exists() and here.is_dir():  # moved together with the run
+    if clips.parent.name == "dataset" and not os.path.exists(clips) and here.is_dir():  # moved together with the run
         config = replace(config, data=replace(config.data, train_data=str(here)))
     if own is None:  # older checkpoints contain no settings
         return config

@@ -19,7 +19,7 @@ SENTENCE_PAUSE_SECONDS, CLAUSE_PAUSE_SECONDS, CUT_PAUSE_SECONDS, PARAGRAPH_PAUSE
 """Pauses in seconds: after a sentence, after a clause (ending in a comma, semicolon, colon or dash), after a cut
 between two words, and at a blank line."""
 _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs and kana have no spaces
-_HYPHEN = re.compile(r"\w[-\u2010]$")  # at the end of a line, in a word that continues in the next line
+_HYPHEN = re.compile(r"(?:[\w\s][-\u2010\u2011]|\u00ad)$")  # at the end of a line, before the rest of a word or clause
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）{DIRECTION_MARKS}]*$"""),

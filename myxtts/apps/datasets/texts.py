@@ -23,7 +23,7 @@ _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
 _SENTENCE_END = re.compile(r"""[.!?…؟۔।॥。！？｡።፧፨]["'”’»」』）)\]]*$""")
 _CLAUSE_END = re.compile(r"(?<=[,;:،؛，；：፣፤—–])\s+")
-_BEFORE_ZERO, _ZERO = re.compile(r"(^ *|--> *)-(?:0+:)?(?=\d\d:\d\d[.,]\d+ *(?:-->|$))", re.M), 324_000_000
+_BEFORE_ZERO, _ZERO = re.compile(r"(^ *(?=\S+ *-->)|--> *)-(?:0+:)?(?=\d\d:\d\d[.,]\d)", re.M), 324_000_000
 """Pattern of a negative time, whose minus pysubs2 would ignore: it is read as a time after 90 h, and then negated."""
 
 # Ratios of frame rates: 1, and 25 fps against 24 and 23.976 fps. Smaller differences are fitted as drift.

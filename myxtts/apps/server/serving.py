@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import logging
+import socket
 import sys
 import time
 from collections.abc import Coroutine
@@ -125,6 +126,8 @@ def limited_protocol(max_of_address: int) -> type[H11Protocol]:
     class Limited(H11Protocol):
         def connection_made(self, transport):
             super().connection_made(transport)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # else `_watch` sees the progress of a slow reader too rarely
+                transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 2**16)
             address = self.client[0] if self.client else ""
             same = [one for one, theirs in opened.items() if theirs == address]
             full = opened if len(opened) >= MOST_CONNECTIONS else ()

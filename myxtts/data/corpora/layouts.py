@@ -265,16 +265,16 @@ def _add_pair(reading, place, audio, transcript, name):
 
 def has_labels(text: str) -> bool | None:
     """Returns whether lines of two numbers and a text are labels rather than a transcript such as "1 2 buckle my shoe";
-    None for other texts. If all times have decimals (Audacity), starts must be sorted, and no end before its start.
-    Otherwise (HTS), rows have letters, each starts after the one before, durations are above 0, and one is above 1."""
+    None for other texts. If all times have decimals (Audacity), no end may be before its start. Otherwise (HTS), rows
+    have letters, each starts (up to 1 unit) after the one before, durations are above 0, and one is above 1."""
     rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
     if not rows[1:] or not all(rows):
         return None
     times = [tuple(float(row[k].replace(",", ".")) for k in (1, 2)) for row in rows]
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
-        return min(lengths) >= 0 and times == sorted(times)
-    is_chain = all(before[1] <= start for before, (start, _) in zip(times, times[1:]))
+        return min(lengths) >= 0
+    is_chain = all(before[1] <= start + 1 for before, (start, _) in zip(times, times[1:]))
     has_letters = any(character.isalpha() for row in rows for character in row[3])
     return has_letters and is_chain and min(lengths) > 0 and max(lengths) > 1
 

@@ -20,7 +20,7 @@ from myxtts.text.languages.with_functions import normalize_persian
 JSON_EXAMPLE = '{"file_name": "a.wav", "text": "Good morning."}'
 VALIDATION = ("validation", "valid", "val", "dev", "eval", "test")
 """Names of splits that can be used for validation, in order of preference."""
-_OFFSET = re.compile(r'"offset"\s*:\s*+(?!(?:null|0*\.?0*)\s*(?:[,}]|$))')  # a start time in a list of NVIDIA NeMo
+_OFFSET = re.compile(r'"offset"\s*:\s*+(?!(?:null|0*+\.?0*+)\s*(?:[,}]|$))')  # a start time in a list of NVIDIA NeMo
 _NAMES_OF_COLUMN = read_toml(__file__, "columns.toml")
 """Known names of each column in a header, in order of preference: `{column: names separated by white space}`."""
 
@@ -274,7 +274,8 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
     if not any(map(str.strip, lines)) or table.header_line == len(lines) - 1:
         example = "such as " + JSON_EXAMPLE if table.dialect is None else "'id|text|normalized text'"
         raise CorpusError(f"{table.path} is empty: no clips. Write one line {example} per clip.")
-    if table.dialect is None and any(map(_OFFSET.search, lines)):
+    starts = [table.name_of(line) for line in lines if _OFFSET.search(line)] if table.dialect is None else []
+    if len({*starts}) < len(starts):  # several parts of one recording
         raise CorpusError(f"{table.path} has offsets. Cut the clips: ffmpeg -ss OFFSET -t DURATION -i long.wav a.wav")
     if (header := table.header_line) is not None:
         names = [name.strip()[:60] for name in table.dialect.split(lines[header])]

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,10 @@ def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkey
         assert b" 404 " in raw(live, head, seconds=5)
         assert b"--allow-uploads" in live.ask("PUT", "/v1/audio/voices/a", b"x")[2]
         live.serving.config.app.mount("/ui", PlainTextResponse("large" * 2**22))
+        with socket.create_connection(place) as slow:
+            slow.sendall(b"GET /ui/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            count = sum(len(slow.recv(2**16)) for _ in range(40) if not time.sleep(0.1))  # longer than the limit
+            assert count + sum(map(len, iter(lambda: slow.recv(2**20), b""))) > 5 * 2**22
         with socket.create_connection(place) as silent:  # does not read the response
             silent.sendall(b"GET /ui/ HTTP/1.1\r\nHost: localhost\r\n\r\n")
             live.wait_until(lambda: live.serving.server_state.connections)

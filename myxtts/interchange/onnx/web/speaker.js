@@ -13,7 +13,7 @@ const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|
 const JOINED = // As in text/cleaners.py: file(s), 5:30, :)
   /(?<=[\p{L}\p{N}_])\(([\p{L}\p{N}_]+)\)|(?<=[\p{L}\p{N}_]):(?=[\p{L}\p{N}_])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
 const PARAGRAPH = /\n[^\S\n]*\n/, WRAPPED_CHARACTERS = 40;
-const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$|[\p{L}\p{N}_][-\u2010]$/u;
+const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$|(?:[\p{L}\p{N}_\s][-\u2010\u2011]|\u00ad)$/u;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
 const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
