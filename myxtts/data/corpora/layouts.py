@@ -265,8 +265,8 @@ def _add_pair(reading, place, audio, transcript, name):
 
 def has_labels(text: str) -> bool | None:
     """Returns whether lines of two numbers and a text are labels rather than a transcript such as "1 2 buckle my shoe";
-    None for other texts. If all times have decimals (Audacity), no end may be before its start. Otherwise (HTS), rows
-    have letters, each starts (up to 1 unit) after the one before, durations are above 0, and one is above 1."""
+    None for other texts. If all times have decimals (Audacity), no end may be before its start. Otherwise (HTS), the
+    rows must contain letters and sorted times, all durations must be above 0, and at least one duration above 1."""
     rows = [_LABEL.fullmatch(row.strip()) for row in text.split("\n") if row.strip()]
     if not rows[1:] or not all(rows):
         return None
@@ -274,9 +274,8 @@ def has_labels(text: str) -> bool | None:
     lengths = [end - start for start, end in times]
     if all({*".,"} & {*row[1]} and {*".,"} & {*row[2]} for row in rows):
         return min(lengths) >= 0
-    is_chain = all(before[1] <= start + 1 for before, (start, _) in zip(times, times[1:]))
     has_letters = any(character.isalpha() for row in rows for character in row[3])
-    return has_letters and is_chain and min(lengths) > 0 and max(lengths) > 1
+    return has_letters and times == sorted(times) and min(lengths) > 0 and max(lengths) > 1
 
 
 def read_vctk(reading: Reading, place: Place) -> None:
