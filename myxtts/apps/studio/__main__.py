@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 import sys
+import threading
 from pathlib import Path
 
 from myxtts.cli.arguments import EXAMPLES, PlainParser
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
     print(f"Open http://{host}:{listener.getsockname()[1]}/{query} (Ctrl-C stops it; runs continue)", flush=True)
     # After the shutdown, uvicorn raises the signals again. Python would wait for Gradio's threads that still speak.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGTERM) if threading.current_thread() is threading.main_thread() else ():
         signal.signal(number, lambda number, frame: os._exit(128 + number))
     # An open page holds a connection; uvicorn would log its end as an error with a traceback.
     uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=2)).run([listener])

@@ -207,7 +207,7 @@ def removable(home: Path, place: str | None, tasks: Tasks) -> Kept:
         if any(path.is_relative_to(part) for path in used for part in parts):
             raise PageError("in_use", one.folder.name, run.name)
     written = one.folder.with_name(one.folder.name.removesuffix(RECORDINGS))
-    words = [re.sub("^--.*?=|@(best|last)$", "", word) for name in tasks.folders() for word in tasks.arguments(name)]
+    words = [re.sub("^--.*?=|@(best|last)$", "", word) for name in [*tasks.states] for word in tasks.arguments(name)]
     if process_of(written) or any(Path(word).resolve().is_relative_to(part) for word in words for part in parts):
         raise PageError("in_work", one.folder.name)
     return one

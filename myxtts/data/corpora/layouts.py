@@ -132,12 +132,10 @@ def read_ljspeech(reading: Reading, place: Place) -> None:
     path = place.list_path or place.path / "metadata.csv"
     if not reading.folder.has(path.parent, path.name):
         return
-    lines, places = reading.folder.read_lines(path), (place.path / "wavs", place.path)
-    names = (line.split()[0] for line in lines if line.strip())
-    if has_labels("\n".join(lines)) and not any(reading.folder.has_audio(places, name) for name in names):
+    table = tables.content_table(reading, place, path)
+    if not table and has_labels("\n".join(reading.folder.read_lines(path))):
         raise CorpusError(f"{path} {LABELS_FAULT}")
-    table = tables.content_table(reading, place, path) or tables.plain_table(reading, place, path)
-    tables.read_table(reading, place, table)
+    tables.read_table(reading, place, table or tables.plain_table(reading, place, path))
 
 
 def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:

@@ -198,6 +198,10 @@ def _match(tensors, stored):
         one.reason = one.reason or coqui.skip_reason(key.removeprefix("dvae."))
     if unknown := [one.name for one in unused.values() if one.reason is None]:
         raise CheckpointError(f"The checkpoint has tensors that XTTS v2 does not have: {', '.join(unknown[:20])}.")
+    for name in coqui.FRONT_END.keys() & stored.keys():
+        values = stored[name].array.astype(float).ravel()
+        if not np.isclose(values @ np.arange(1, len(values) + 1), coqui.FRONT_END[name], rtol=5e-3):
+            raise CheckpointError(f"{name} differs from XTTS v2: this speaker encoder needs a different spectrogram.")
 
 
 def _write_parts(folder, stored, tensors, config, files, with_dvae):

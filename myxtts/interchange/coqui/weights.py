@@ -17,6 +17,7 @@ from myxtts.config.model import DECODER_DILATIONS, DECODER_KERNELS, DECODER_UPSA
 
 _TABLES = read_toml(__file__, "weights.toml")
 """Contents of `weights.toml`: layers of each part of XTTS, tensors of each kind of layer, and tensors to skip."""
+FRONT_END: dict[str, float] = _TABLES["front end"]  # checksums of the speaker encoder's mel spectrogram
 
 
 class Tensor(NamedTuple):
@@ -57,10 +58,8 @@ def constant_tensors(config: ModelConfig) -> tuple[dict[str, np.ndarray], dict[s
 
     names = [re.sub("running_var$", "num_batches_tracked", tensor.names[0]) for tensor in _speaker_encoder(config)]
     model = {name: np.zeros((), np.int64) for name in names if name.endswith(".num_batches_tracked")}
-    front_end = "hifigan_decoder.speaker_encoder.torch_spec"
-    model[f"{front_end}.0.filter"] = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
-    model[f"{front_end}.1.spectrogram.window"] = SPEAKER_MEL.window_values()
-    model[f"{front_end}.1.mel_scale.fb"] = SPEAKER_MEL.filterbank()
+    filters = np.array([[[-SPEAKER_MEL.preemphasis, 1.0]]], np.float32)
+    model |= dict(zip(FRONT_END, (filters, SPEAKER_MEL.window_values(), SPEAKER_MEL.filterbank())))
     loss = {f"discrete_loss.accumulator_{name}": np.zeros(1, np.int64) for name in ("index", "filled")}
     loss["discrete_loss.accumulator"] = np.zeros((100, config.num_codes), np.float32)
     return model, loss

@@ -346,8 +346,7 @@ def read_wav(path, seconds=3600):
 def main():
     layout = dict(usage="%(prog)s --text TEXT [options]", formatter_class=argparse.RawDescriptionHelpFormatter)
     add = (parser := argparse.ArgumentParser(description=__doc__, **layout)).add_argument
-    lists = any(one.startswith("--li") for one in sys.argv)
-    add("--text", required=not lists, help='text to speak; "$(cat FILE)" gives that of a file')
+    add("--text", required="--li" not in " ".join(sys.argv), help='text to speak; "$(cat FILE)" gives that of a file')
     add("--voice", metavar="NAME", help="a name from --list-voices, or a WAV file")
     add("--language", metavar="CODE", help="such as de or German (default: the voice's, else detected)")
     add("--output", metavar="FILE", default="out.wav", help="WAV file to write (default: out.wav)")

@@ -196,7 +196,7 @@ def test_folders_are_listed_and_moved_to_the_trash(tmp_path, monkeypatch):
     assert tuple(kept_in(tmp_path)) == places
     assert [round(one.megabytes) for one in found.values()] == [1, 2, 1, 1]
     (tmp_path / "run/config.json").write_text(f'{{"data": {{"train_data": "{tmp_path}/_data/set"}}}}')
-    tasks = SimpleNamespace(folders=lambda: [""], arguments=lambda _: [f"--checkpoint={tmp_path / place}@last"])
+    tasks = SimpleNamespace(states=[""], arguments=lambda _: [f"--checkpoint={tmp_path / place}@last"])
     for place in places[:2]:
         with own_run_folder(tmp_path / "run"), pytest.raises(UserError, match="trash while run is training"):
             removable(tmp_path, place, Tasks())
