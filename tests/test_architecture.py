@@ -171,8 +171,7 @@ def test_architecture_breach_is_found_and_nothing_else(tmp_path, path, source, b
     file = tmp_path / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(source.replace("\\n", "\n"), encoding="utf-8")
-    found = find_breaches(tmp_path)
-    assert [breach in one for one in found] == ([True] if breach != "nothing" else [])
+    assert [breach in one for one in find_breaches(tmp_path)] == ([True] if breach != "nothing" else [])
 
 
 def setting_names(settings=None):

@@ -170,8 +170,7 @@ def test_share_of_the_codes_before_the_next_is_replaced_in_training_only():
     is_code = codes.numpy() < config.model.num_codes
     np.testing.assert_array_equal(masked[~is_code], codes.numpy()[~is_code])
     assert masked.max() <= config.model.num_codes + 1 and masked[is_code].max() < config.model.num_codes
-    expected = 0.25 * (1 - 1 / config.model.num_codes)
-    assert abs(np.mean((masked != codes.numpy())[is_code]) - expected) < 0.02
+    assert abs(np.mean((masked != codes.numpy())[is_code]) - 0.25 * (1 - 1 / config.model.num_codes)) < 0.02
     assert abs(masked[(masked != codes.numpy()) & is_code].mean() / config.model.num_codes - 0.5) < 0.05
     np.testing.assert_array_equal(masked, objective._masked(codes, seed))
     assert objective._masked(codes, None) is codes

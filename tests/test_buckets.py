@@ -11,8 +11,7 @@ from myxtts.data.batch import BatchOrder, SequentialOrder, bucket_bounds
 
 def ljspeech_like_lengths(count, seed=0):
     """Returns lengths in samples, distributed as in LJSpeech: 1.1 to 10.1 s, mean 6.6 s, more long clips than short."""
-    seconds = 1.1 + 9.0 * np.random.default_rng(seed).beta(2.6, 1.65, count)
-    return (seconds * 22050).astype(int)
+    return ((1.1 + 9.0 * np.random.default_rng(seed).beta(2.6, 1.65, count)) * 22050).astype(int)
 
 
 def make_order(lengths, **arguments):

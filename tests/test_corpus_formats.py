@@ -217,8 +217,7 @@ def test_quoted_texts_before_the_clip_do_not_confuse_training_and_validation(tmp
     (tmp_path / "lang.txt").write_text("a set of clips in English")  # names no language
     text(tmp_path / "metadata.csv", "file,text,speaker\na,Hello,Ann\nb,So,Ann\nc,Good day,Ann\nd,More,Ann\n")
     text(tmp_path / "train.txt", "id|text\na|Hello\n")  # without speakers
-    found = load_corpus(tmp_path).utterances
-    assert {u.id: u.speaker for u in found if not u.validation} == {"a": "Ann"}
+    assert {u.id: u.speaker for u in load_corpus(tmp_path).utterances if not u.validation} == {"a": "Ann"}
     for name in ("val.csv", "valid.csv", "test.csv"):
         text(tmp_path / name, "file,duration\nc.wav,1.2\n")  # no list of texts
     assert len(load_corpus(tmp_path).utterances) == 4
@@ -340,8 +339,7 @@ def test_saved_data_sets_are_read_with_their_library(tmp_path, monkeypatch):
     assert load_corpus(saved).utterances == corpus.utterances
     shutil.rmtree(saved)
     save_with_datasets(tmp_path, "bab")  # other audio of the same size
-    again = inspect_corpus(load_corpus(saved)).utterances
-    assert [u.audio for u in again] == [first[k].audio for k in (1, 0, 0)]
+    assert [u.audio for u in inspect_corpus(load_corpus(saved)).utterances] == [first[k].audio for k in (1, 0, 0)]
 
 
 def test_saved_data_sets_without_their_library_get_an_error_message(tmp_path, monkeypatch):

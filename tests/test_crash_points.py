@@ -217,8 +217,7 @@ def figures(folder):
     found = []
     for path in sorted(folder.glob("events.*")):
         try:
-            steps = (event.step for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value)
-            found += steps
+            found += (event.step for event in tf.compat.v1.train.summary_iterator(str(path)) if event.summary.value)
         except tf.errors.DataLossError:
             pass
     return found

@@ -133,8 +133,7 @@ def test_changes_work_together_and_follow_the_rules(tensorflow, tmp_path):
     environment["PYTHONPATH"] = os.pathsep.join(map(str, (tmp_path, tmp_path / "tests/apps/server")))
     command = [sys.executable, "tests/test_extending.py", *checks]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    output = done.stdout + done.stderr[-6000:]
-    assert done.returncode == 0, output
+    assert done.returncode == 0, done.stdout + done.stderr[-6000:]
     assert [line for line in done.stdout.splitlines() if line.startswith("works: ")] == [
         f"works: {name}" for name in checks
     ]

@@ -104,8 +104,7 @@ def test_every_weight_of_a_model_has_a_name_of_its_own():
     model = XTTS(tiny_model_config(), PARTS)
     named = {id(variable): name for part in PARTS for name, variable in model.part_weights(part).items()}
     assert len(named) == len(set(named.values()))
-    missing = [v.path for v in model.weights if id(v) not in named and v is not model.mel_stats]
-    assert missing == []
+    assert [v.path for v in model.weights if id(v) not in named and v is not model.mel_stats] == []
 
 
 @pytest.mark.parametrize("made", [("dvae", "gpt"), ("gpt", "dvae", "speaker"), ("decoder", "gpt"), ("dvae",)])

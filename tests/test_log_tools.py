@@ -170,8 +170,7 @@ def test_scaling_sorts_by_batch_size_and_recommends_the_smallest_good_one(write)
 def test_scaling_recommends_what_was_accumulated_as_it_was(write):
     parts = write("parts.log", run_log("4 x 8 accumulated", avg=250.0, rate=4.0))
     out = run("analyze_batch_scaling", parts, write("whole.log", run_log(16, avg=249.0, rate=4.02)))[1]
-    rows = [line.split()[:3] for line in out.splitlines()[2:4]]
-    assert rows == [["16", "1", "16"], ["4", "8", "32"]]
+    assert [line.split()[:3] for line in out.splitlines()[2:4]] == [["16", "1", "16"], ["4", "8", "32"]]
     assert f"Recommended: --batch-size 4 --grad-accum 8 ({parts})." in out
     found = json.loads(run("analyze_batch_scaling", parts, "--json")[1])
     assert (found["recommended_batch_size"], found["recommended_accumulation"]) == (4, 8)

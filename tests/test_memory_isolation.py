@@ -158,5 +158,4 @@ def optimized_datasets():
 
 
 def test_optimized_dataset_keeps_its_order_and_ends_on_the_data_device():
-    expected = [[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]]
-    assert optimized_datasets() == [(expected, {"CPU:1"})] * 3
+    assert optimized_datasets() == [([[0, 2, 4, 6], [8, 10, 12, 14], [16, 18, 20, 22]], {"CPU:1"})] * 3

@@ -19,8 +19,7 @@ def kinds(notebook):
     """Returns what each cell shows: `stdout`, or MIME types of values."""
     found = []
     for cell in code_cells(notebook):
-        outputs = cell["outputs"]
-        found.append({kind for one in outputs for kind in one.get("data", {"stdout": None})})
+        found.append({kind for one in cell["outputs"] for kind in one.get("data", {"stdout": None})})
     return found
 
 

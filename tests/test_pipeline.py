@@ -160,8 +160,7 @@ def test_validation_has_no_random_choices(clips):
     for position in range(3):
         batch = loaders[0](position)
         assert_equal_batches(batch, loaders[1](position))
-        lengths = [clips[index].num_samples for index in batch.index]
-        np.testing.assert_array_equal(batch.wav_lengths, lengths)
+        np.testing.assert_array_equal(batch.wav_lengths, [clips[index].num_samples for index in batch.index])
 
 
 @pytest.mark.parametrize(("workers", "at_once"), [(7, 7), (DataConfig.num_workers, DataConfig.num_workers + 1)])

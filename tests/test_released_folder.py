@@ -43,8 +43,7 @@ def test_it_is_converted_once_and_again_when_a_file_changes(release, tmp_path, c
 
 def test_commands_and_python_open_it(release, tiny_corpus, tmp_path):
     assert main(["say", "--checkpoint", str(release), "--list-speakers"]) == 0
-    limits = ["--max-text-length", "12", "--max-seconds", "1"]
-    assert main(["plan", "--init-from", str(release), *limits]) == 0
+    assert main(["plan", "--init-from", str(release), "--max-text-length", "12", "--max-seconds", "1"]) == 0
     assert [(one.name, one.is_model) for one in subjects([str(release)], "best")] == [("XTTS-v2", True)]
     assert (loaded := myxtts.load(release)).config.model.width == MINIMAL.width
     with pytest.raises(UserError, match=r"one of the model's speakers \(Ana Ruiz, Bo/Li\)"):

@@ -144,8 +144,7 @@ def real_stage(mode, stage, recompute):
     losses = []
     for number in range(3):
         trainer.stage.prepare_step(batch, number + 1, (0, 0))
-        taken = trainer.train_step([batch], 1e-3, (0, number))
-        losses.append({name: float(value) for name, value in taken.items()})
+        losses.append({name: float(value) for name, value in trainer.train_step([batch], 1e-3, (0, number)).items()})
     local = trainer.replicas.strategy.experimental_local_results
     weights = {name: [part.numpy() for part in local(v.value)] for name, v in trainer.model.part_weights(stage).items()}
     audit = require_placement(trainer.placed_variables().items(), trainer.plan)

@@ -84,8 +84,7 @@ def test_a_run_that_starts_from_another_takes_its_speakers_but_no_links(run, tmp
 
 def test_speakers_with_the_most_speech_are_kept(run, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "MOST_SPEAKERS", 1)
-    clips = make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4])
-    keep_speakers(run, clips)
+    keep_speakers(run, make_clips(tmp_path, "emma", [0.5]) + make_clips(tmp_path, "noah", [0.4, 0.4]))
     assert [*read_speakers(run)] == ["noah"]
 
 

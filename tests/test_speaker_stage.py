@@ -126,8 +126,7 @@ def test_voices_are_held_out_for_validation_and_keep_their_numbers():
     assert stage.active.numpy().tolist() == [float(name in trained) for name in "abcde"] * 3
     assert all(count <= 60 for count in Counter(clip.speaker for clip in dataset.validation).values())
     assert replace(dataset, config=dataset.config).train is dataset.train
-    again = chosen(train[::-1])[0]
-    assert {clip.speaker for clip in again.train} == trained, "whatever the order of the clips"
+    assert {clip.speaker for clip in chosen(train[::-1])[0].train} == trained, "whatever the order of the clips"
     heard = {id_hash(clip.id) for clip in dataset.train}
     assert {clip.speaker for clip in chosen(train, known=heard)[0].train} == trained
     heard = {id_hash(clip.id) for clip in train if clip.speaker == left_out}
@@ -178,8 +177,7 @@ def test_error_falls_on_unseen_voices_and_is_chance_for_random_labels():
 
 
 def moving(stage):
-    weights = stage.model.part_weights("speaker").items()
-    return {name: v.numpy() for name, v in weights if "moving" in name}
+    return {name: v.numpy() for name, v in stage.model.part_weights("speaker").items() if "moving" in name}
 
 
 @untraced()

@@ -187,8 +187,7 @@ def test_accumulated_batches_equal_one_large_batch(stage):
         losses = []
         trained.prepare_step(batch, 0, (1, 1))
         for number in range(2):
-            result = step(parts, 1e-2, (0, number))
-            losses.append({name: float(value) for name, value in result.items()})
+            losses.append({name: float(value) for name, value in step(parts, 1e-2, (0, number)).items()})
         results.append((losses, {name: v.numpy() for name, v in trained.model.part_weights(stage).items()}))
     for one, other in zip(results[0][0], results[1][0]):
         assert one == pytest.approx(other, rel=1e-5)

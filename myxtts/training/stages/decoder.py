@@ -246,8 +246,8 @@ class DecoderPreparation(GPTPreparation):
         """Returns the first frame of a random slice of each clip, `(B,)` int32. A silent slice is sampled once more."""
         hop, room = self.grid.hop_length, tf.maximum(num_frames - self.crop, 0)
         (part, parts), rows = self.share, tf.shape(target)[0]
-        # The first row is left out, because `_speaker_vectors` uses its numbers.
-        drawn = tf.random.stateless_uniform((3, rows * parts), [self.seed, position])[1:]
+        # The first two rows are left out, because `_speaker_vectors` uses their numbers.
+        drawn = tf.random.stateless_uniform((4, rows * parts), [self.seed, position])[2:]
         drawn = drawn[:, part * rows : (part + 1) * rows]
         first, second = tf.unstack(tf.minimum(tf.cast(drawn * tf.cast(room + 1, tf.float32), tf.int32), room))
         energy = tf.cumsum(tf.reduce_sum(tf.reshape(target, (tf.shape(target)[0], -1, hop)) ** 2, axis=-1), axis=1)

@@ -382,8 +382,7 @@ def test_run_among_its_recordings_and_recordings_as_validation_are_refused(plant
 
 def test_unusual_speech_rate_is_doubtful_and_a_very_unusual_one_is_dropped():
     facts = lambda rate: ClipFacts(3.0, -20.0, 40.0, -40.0, 0.0, 20.0, rate)
-    rates = [15.0] * 10 + [21.0, 40.0]
-    clips = [Segment(0, 1, text="a" * 60, facts=facts(rate)) for rate in rates]
+    clips = [Segment(0, 1, text="a" * 60, facts=facts(rate)) for rate in [15.0] * 10 + [21.0, 40.0]]
     judge(clips, 10.0)
     assert [bool(clip.detail) for clip in clips] == [False] * 10 + [True] * 2
     assert [clip.reason for clip in clips] == [""] * 11 + ["speech rate"]
