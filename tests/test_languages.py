@@ -69,7 +69,7 @@ def test_every_table_of_a_language_works(language):
     for symbol, reading in language.symbol_readings.items():
         assert replace_unknown(symbol, language, frozenset(reading)) == reading
     assert tokenizer.encode("one", code)[0] == 4
-    assert replace_unknown("(a: b) [c]; d (e). :) ;-)", language, frozenset("abcde,. ")) == "a, b, c, d, e."
+    assert replace_unknown("(a: b) [c]; d (e). :) ;-) a/d_e", language, frozenset("abcde,. ")) == "a, b, c, d, e. a d e"
 
 
 @pytest.mark.parametrize("language", ORDINALS, indirect=True)

@@ -20,11 +20,12 @@ Punctuation that belongs to a script (، ؟ 。) is not in the table."""
 PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 DIRECTION_MARKS = "\u200e\u200f\u202c\u2069"  # invisible, after the last character of right-to-left text
-# End marks with closing quotes and brackets. Full-width and Ethiopic stops need no space after them.
-_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+["'”’»)\]{DIRECTION_MARKS}]*(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
+# After an end mark; French closing quotes follow a space. Full-width and Ethiopic stops need no space after them.
+CLOSING = rf"""(?:[ \u00a0\u202f]»(?=\s|$|[.,;:!?…)\]]))?+["'”’»)\]{DIRECTION_MARKS}]*"""
+_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+{CLOSING}(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
+_JOINED = re.compile(r"(?<=\w)\((\w+)\)|(?<=\w)[:/|\\](?=\w)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)[:;=]-?[()]+(?!\S)")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence
-_ORDINAL = re.compile(r"^[0-9]+\.$")
 _CLAUSE_END = re.compile(r"[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\d)|[—–](?! ?\d)")  # not in 1939–45
 _GAP = re.compile(r"(?<![\d.]) (?![\d$€£%])")  # a space that is not within notation, such as `Dr. Vale` or `3 May`
 
@@ -54,13 +55,12 @@ def replace_unknown(cleaned: str, language: Language, known: frozenset[str]) -> 
     become commas, because commas also make a pause. Unknown characters of other kinds are kept.
     """
     comma = "،" if "ARABIC" in language.scripts and "،" in known else "," if "," in known else ""
-    text = re.sub("[\ufe00-\ufe0f]", "", unicodedata.normalize("NFC", cleaned))  # variation selectors
-    text = " ".join(text.split())
+    text = " ".join(re.sub("[\ufe00-\ufe0f]", "", unicodedata.normalize("NFC", cleaned)).split())  # variation selectors
     if language.romanizes_as_written:  # released models have learned to read the digits of their vocabulary
         spelled = lambda digits: f" {language.romanize(language.expand_numbers(digits))} "
         text = re.sub("[0-9]+", lambda match: match[0] if known.issuperset(match[0]) else spelled(match[0]), text)
-    joined = lambda match: match[0] if known.issuperset({*match[0]} & {*"():"}) else match[1] or " "
-    text = re.sub(r"(?<=\w)\((\w+)\)|(?<=\w):(?=\w)|(?<!\S)[:;=]-?[()]+(?!\S)", joined, text)  # file(s), 5:30, :)
+    joined = lambda match: match[0] if known.issuperset({*match[0]} & {*"():/|_\\"}) else match[1] or " "
+    text = _JOINED.sub(joined, text)  # file(s), 5:30, and/or, my_file, :)
     text = "".join(one if one in known else _substitute(one, language, known) for one in text).strip()
     pause = lambda match: f"{match[1] or match[2] or comma} "
     return " ".join(re.sub(r" ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)", pause, text).split())
@@ -105,7 +105,7 @@ def split_sentences(text: str, language: str) -> list[str]:
             known &= language.abbreviations.keys() | language.within_sentences
             parts = [short for short in language.abbreviations if short in word]
             inflected = (re.search(pattern.format(re.escape(short)) + "$", word) for short in parts)
-            is_ordinal = language.ordinal_stop and _ORDINAL.match(word)
+            is_ordinal = language.ordinal_stop and re.fullmatch(r"[0-9]+\.", word)
             if goes_on or known or is_ordinal or _INITIAL.search(word) or any(inflected):
                 continue
         sentences.append(text[start : match.end()].strip())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-from myxtts.text.cleaners import DIRECTION_MARKS, plain_letter, replace_unknown, split_text
+from myxtts.text.cleaners import CLOSING, DIRECTION_MARKS, plain_letter, replace_unknown, split_text
 from myxtts.text.g2p import in_words, written
 from myxtts.text.languages import get_language
 
@@ -22,7 +22,7 @@ _WORD = re.compile(r"[^\s\u3000-\u9fff\uff00-\uffef]+")  # texts of ideographs a
 _HYPHEN = re.compile(r"(?:[\w\s][-\u2010\u2011]|\u00ad)$")  # at the end of a line, before the rest of a word or clause
 _PARAGRAPH = re.compile(r"\n[^\S\n]*\n")
 _PAUSES = {
-    SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）{DIRECTION_MARKS}]*$"""),
+    SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡){CLOSING}[」』）]*$"""),
     CLAUSE_PAUSE_SECONDS: re.compile(rf"[,;:،؛、，；：፣፤፥—–][{DIRECTION_MARKS}]*$"),
 }
 

@@ -7,20 +7,20 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
 const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviations
-  /(?<=[.!?…؟۔।॥]["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+/.source + "|" +
+  /(?<=[.!?…؟۔।॥](?:[ \u00a0\u202f]»)?["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+(?!»(?:\s|$|[.,;:!?…)\]]))/.source + "|" +
   /(?<=(?:[。！？｡።፧፨]|፡፡)["'”’»」』）)\]]*)\s*(?![\s。！？｡።፧፨፡"'”’»」』）)\]])/.source);
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
-const JOINED = // As in text/cleaners.py: file(s), 5:30, :)
-  /(?<=[\p{L}\p{N}_])\(([\p{L}\p{N}_]+)\)|(?<=[\p{L}\p{N}_]):(?=[\p{L}\p{N}_])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
+const JOINED = // As in text/cleaners.py: file(s), 5:30, and/or, my_file, :)
+  /(?<=[\p{L}\p{N}_])(?:\(([\p{L}\p{N}_]+)\)|[:/|\\](?=[\p{L}\p{N}_]))|(?<=[\p{L}\p{N}])_+(?=[\p{L}\p{N}])|(?<!\S)[:;=]-?[()]+(?!\S)/gu;
 const PARAGRAPH = /\n[^\S\n]*\n/, WRAPPED_CHARACTERS = 40;
-const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$|(?:[\p{L}\p{N}_\s][-\u2010\u2011]|\u00ad)$/u;
+const MARKED_END = /(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡)(?:[ \u00a0\u202f]»)?["'”’»)\]」』）\u200e\u200f\u202c\u2069]*$|[,;:،؛、，；：፣፤፥—–][\u200e\u200f\u202c\u2069]*$|(?:[\p{L}\p{N}_\s][-\u2010\u2011]|\u00ad)$/u;
 // Characters that eSpeak NG would spell out, such as ﬁ, Ⅷ and ㎏; and the forms that Arabic letters have in a word.
 const ESPEAK_SPELLS = /[\u2160-\u217f\u2460-\u24ff\u3371-\u33df\ufb00-\ufb06\uff10-\uff5a\u{1d400}-\u{1d7ff}]+/gu;
 const ARABIC_FORMS = /[\ufb50-\ufdff\ufe70-\ufefc]+/g;
 // Emoticons are silent, a dash is a pause, and a mark has no space before it: as in text/languages/readings.toml.
 const READINGS = [
   [/(?<!\S)(?:[:;=][-^o]?[)(DPp|]+|[xX]D+|<3+(?=\s*(?:$|[.,!?]))|\^_*\^)(?![\p{L}\p{N}_])/gu, ""],
-  [/^\s*[-–—•]+\s+/, ""], [/([.,;:!?…]["”“»’)]*)(?:\s*[–—]\s*|\s+-\s+)/g, "$1 "],
+  [/^\s*(?:[-–—•]+\s+|[—―]+)|(?<![—―\s])\s*[—―]+(?=[.,;:!?…])/g, ""], [/([.,;:!?…]["”“»’)]*)(?:\s*[–—]\s*|\s+-\s+)/g, "$1 "],
   [/\s*[—―]+\s*|\s+[-–]+\s+/g, ", "], [/\s+(?=[.,;:!?])/g, ""],
 ];
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
@@ -366,7 +366,7 @@ export class Speaker {
     };
     const comma = [...(scripts[language].includes("ARABIC") ? "،," : ",")].find((one) => !lacks(one)) ?? "";
     const pause = (_, before, after) => `${before || after || comma} `;
-    const joined = (all, inner) => [...all].every((one) => !"():".includes(one) || ids.has(one)) ? all : inner ?? " ";
+    const joined = (all, inner) => [...all].every((one) => !"():/|_\\".includes(one) || ids.has(one)) ? all : inner ?? " ";
     const whole = read.replace(JOINED, joined);
     const replaced = [...whole.normalize("NFC")].map((one) => (lacks(one) ? other(one) : one)).join("").trim();
     return replaced.replace(/ ?([,.!?،؟]?) ?\n[\n ]*([,.!?،؟]?)/g, pause).split(/\s+/).join(" ").trim();
@@ -375,11 +375,11 @@ export class Speaker {
   // The text as eSpeak NG's phonemes or, for models that read letters, in lower case.
   written(text, language) {
     const voice = this.config.espeak_voices[language], [from, to, silent = ""] = this.config.normalize[language] ?? ["", ""];
-    const usual = (part) => part.normalize("NFKC");
-    if (voice) text = text.normalize("NFC").replace(ESPEAK_SPELLS, usual);
-    const isEuropean = voice && /LATIN|CYRILLIC/.test(this.config.scripts[language][0]);
-    for (const [mark, spoken] of isEuropean ? READINGS : []) text = text.replace(mark, spoken);
-    const characters = [...text.replaceAll('"', "").replace(ARABIC_FORMS, usual)].filter((one) => !silent.includes(one));
+    if (voice) text = text.normalize("NFC").replace(ESPEAK_SPELLS, (part) => part.normalize("NFKC"));
+    if (voice === "tr") text = text.replace(/I(?!nstagram|ntel|nternet|nterpol|phone)/g, "ı"); // as in readings.toml
+    const readings = voice && /LATIN|CYRILLIC/.test(this.config.scripts[language][0]) ? READINGS : [];
+    for (const [mark, spoken] of readings) text = text.replace(mark, spoken);
+    const characters = [...text.replaceAll('"', "").replace(ARABIC_FORMS, (part) => part.normalize("NFKC"))].filter((one) => !silent.includes(one));
     text = characters.map((one) => to[from.indexOf(one)] ?? one).join("").toLowerCase();
     return voice ? this.espeak.textToIpa(text, voice, this.config.scripts[language]) : text;
   }
