@@ -39,7 +39,9 @@ def test_sentences_keep_their_marks_and_numbers_are_read():
         ("Hello, world.", "en", "həlˈoʊ, wˈɜːld."),
         ("سلام دنیا، ۹ مُعَلِّم", "fa", "salˈɑm dˈonjɑ، nˈoh moʔˈallem"),
         ("ሰላም", "am", "ሰላም"),
-        ("你好", "zh", "ni3hao3"),
+        ("حضر 12,500، 2.05", "ar", "ħˈadˤar ˈaθnaː ʕˈaʃar ʔlfˈaː wˈa χˌamsumˈiaːʔˌa، ˈaθnaːn fˈaːs̪ilˌa s̪ˈifr χmst"),
+        ("你好 12,500", "zh", "ni3hao3 yi1wan4liang3qian1wu3bai3"),
+        ("12,500", "ko", "man icheon-obaeg"),
         ("नमस्ते", "hi", "nəmˈʌsteː"),
     ],
 )

@@ -70,10 +70,10 @@ def g2p_codes(languages: Iterable[str]) -> tuple[str, ...]:
 
 def in_words(text: str, language: str, g2p: Iterable[str] = ()) -> str:
     """Cleans a text and spells out notation such as numbers. This is the first step of `written`."""
-    if espeak_voice(language, g2p):
+    if ESPEAK in g2p and (entry := get_language(language)).code not in g2p:  # also if the language is romanized
         text = unicodedata.normalize("NFC", text)  # eSpeak NG ignores accents that are separate characters
         text = _ESPEAK_SPELLS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)  # ﬁ, Ⅷ, ㎏
-        text = get_language(language).write_out(text)
+        text = entry.write_out(text)
     return clean_text(text, language)
 
 
@@ -88,8 +88,7 @@ def written(text: str, language: str, g2p: Iterable[str] = ()) -> str:
 def alphabet(language: str, g2p: Iterable[str] = ()) -> set[str]:
     """Returns all characters that `written` can output for a language; with eSpeak NG, a few may be missing."""
     entry = get_language(language)
-    is_latin = entry.scripts[0] == "LATIN" or entry.romanize
-    letters = [*(string.ascii_lowercase if is_latin else ""), *entry.letters, *",.?!"]
+    letters = [*string.ascii_lowercase * (entry.scripts[0] == "LATIN" or bool(entry.romanize)), *entry.letters, *",.?!"]
     if entry.romanize:
         return set(letters)
     if espeak_voice(language, g2p):  # the names of letters lack many phonemes; these made-up words have nearly all

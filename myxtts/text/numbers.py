@@ -19,7 +19,6 @@ _THOUSANDS = {",": re.compile(r"\b\d{1,3}(,\d{3})*(\.\d+)?\b"), ".": re.compile(
 # Here and below, possessive quantifiers and look-behinds keep the search linear in long runs of digits.
 _DECIMAL = re.compile(r"(?<![0-9])[0-9]++[.,][0-9]+")
 _INTEGER = re.compile("[0-9]+")
-_NOT_AMOUNT = re.compile(r"[^\d.]")
 _CURRENCIES = tuple(
     (currency, re.compile(rf"{sign}[0-9.,]*[0-9]|(?<![0-9.,])[0-9.,]*+(?<=[0-9]){sign}"))
     for currency, sign in (("GBP", "£"), ("USD", r"\$"), ("EUR", "€"))
@@ -58,12 +57,11 @@ class Num2Words:
                 text = pattern.sub(lambda match: self._read_amount(match.group(), currency), text)
         if self.reads_decimals:
             text = _DECIMAL.sub(lambda match: self._read_decimal(match.group()), text)
-        ordinal = f"(?<![0-9])([0-9]++)(?:{self.ordinal_endings})"
-        text = re.sub(ordinal, lambda match: self._read_ordinal(match[1]), text)
+        text = re.sub(f"(?<![0-9])([0-9]++)(?:{self.ordinal_endings})", lambda one: self._read_ordinal(one[1]), text)
         return _INTEGER.sub(lambda match: self._read_cardinal(match.group()), text)
 
     def _read_amount(self, written: str, currency: str) -> str:
-        amount = _to_float(_NOT_AMOUNT.sub("", written.replace(",", ".")))
+        amount = _to_float(re.sub(r"[^\d.]", "", written.replace(",", ".")))
         words = number_to_words(amount, self.code, to="currency", currency=currency)
         return words.rsplit(self.cents_joint, 1)[0] if amount.is_integer() else words
 

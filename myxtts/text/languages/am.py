@@ -84,8 +84,7 @@ def _run_to_ipa(run: list[str], onset: str | None, at_start: bool) -> str:
         num_closing = 0 if onset == "ɲ" or run[-1] == onset + "ʼ" else 1 if moves else len(run) % 2
     opening, closing = run[: len(run) - num_closing], run[len(run) - num_closing :]
     # Counted from the end of `opening`, every second consonant gets the vowel.
-    remaining = range(len(opening), 0, -1)
-    vowelled = (consonant + (_EPENTHETIC if count % 2 else "") for count, consonant in zip(remaining, opening))
+    vowelled = (one + _EPENTHETIC * (count % 2) for count, one in zip(range(len(opening), 0, -1), opening))
     return "".join([*vowelled, *closing])
 
 

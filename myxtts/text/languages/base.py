@@ -34,7 +34,7 @@ class Language:
     """Words for each abbreviation, in order of replacement; keys are lower-case, without the final full stop."""
     abbreviation_stop: Literal["always", "optional", "never"] | str = "always"
     """Whether abbreviations end with a full stop, or a regular expression in which `{}` stands for the abbreviation."""
-    within_sentences: frozenset[str] = frozenset()
+    within_sentences: tuple[str, ...] = ()
     """Other lower-case abbreviations whose full stop does not end a sentence; `no#` means `no.` before a digit."""
     shared_stop: str = ""
     """Pattern of an abbreviation whose full stop also ends the sentence, as the first word of the next one follows."""
@@ -81,7 +81,7 @@ DESCRIPTIONS, _READINGS, MARKS = (read_toml(__file__, f"{name}.toml") for name i
 """Parsed TOML files: fields of each `Language`, rules for `Language.write_out`, and variants of each ASCII mark."""
 EXTRA = '{} needs: pip install {}, or for all languages: pip install "myxtts[languages]"'
 """Error message for packages that are not installed: `EXTRA.format("Korean text", "hangul-romanize")`."""
-_MARKED_NUMBER = r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
+_MARK, _MARKED_NUMBER = "(?<=⟨)([^⟨⟩]+)(?=⟩)", r"⟦(\w+)((?: \w+=\w+)*)(\.?\w*) ([0-9]{1,36})⟧"
 _CLOSING = "\"'”’»“"
 _SHARED_STOP = rf"(?<!\w)(?:{{may_end}})\.[{_CLOSING}]*(?=\s+(?:{{first_words}})(?![\w.-]))"
 _compiled = cache(re.compile)  # the cache of the `re` module is too small for the rules of all languages
@@ -106,21 +106,20 @@ def described(code: str, cardinal: Callable | None = None, **more: Any) -> Langu
     fields["expand_numbers"] = SpelledNumbers(**numbers) if cardinal else Num2Words(code, **numbers)
     for name in {"abbreviations", "symbols", "symbol_readings"} & {*fields}:
         fields[name] = table(fields[name])
-    for name in {"other_names", "scripts"} & {*fields}:
+    for name in {"other_names", "scripts", "within_sentences"} & {*fields}:
         fields[name] = tuple(fields[name])
     if reading := _READINGS["languages"].get(code):
-        read_number = partial(_read_number, reading.get("numbers", code), numbers.get("to_ordinal"))
-        rules = _READINGS["rules"] | {"numbers": [[_MARKED_NUMBER, read_number]]}
-        rules["words"] = [["(?<=⟨)([^⟨⟩]+)(?=⟩)", table(reading["words"])]]
-        fields["within_sentences"] = frozenset(reading["within_sentences"].split())
+        read = partial(_read_number, reading.get("numbers", code), numbers.get("to_ordinal"))
+        rules = _READINGS["rules"] | dict(numbers=[[_MARKED_NUMBER, read]], words=[[_MARK, table(reading["words"])]])
+        fields["within_sentences"] = tuple(reading["within_sentences"].split())
         fields["shared_stop"] = stop = _SHARED_STOP.format_map(reading)
         eaten = {} if fields.get("abbreviation_stop") == "never" else fields["abbreviations"]  # with their full stops
         readings = [rule for step in reading["steps"] for rule in rules[step]]
         fields["write_out"] = partial(_write_out, readings, stop, eaten)
     fields |= more
-    for name, function in (("rewrites", "normalize"), ("rewrites_of_numbers", "expand_numbers")):
-        if rewrites := fields.pop(name, None):
-            fields[function] = partial(_rewrite, fields.get(function, str), rewrites)
+    steps = dict(rewrites="normalize", rewrites_of_notation="write_out", rewrites_of_numbers="expand_numbers")
+    for name in steps.keys() & fields:
+        fields[steps[name]] = partial(_rewrite, fields.get(steps[name], str), fields.pop(name))
     return Language(**fields)
 
 

@@ -21,7 +21,6 @@ _TWO_BEFORE_UNIT = re.compile(f"(?<![^{_UNITS_BUT_TEN}])二(?=[{_UNITS_BUT_TEN}]
 _AMOUNT = r"(?:亿|千万|百万|万|千|百)"
 # The amount alone is the first alternative, as in the reference: in 3万元5 the match ends after 万.
 _MONEY_UNIT = f"(?:{_AMOUNT}|{_AMOUNT}?元|{_AMOUNT}?块|角|毛|分)"
-_MEASURE_WORD = DESCRIPTIONS["zh"]["module_words"]
 _PUNCTUATION = re.compile(r"[!-/:-@\[-`{-~！-－／：-＠［-｀｛-､、-〃〈-】〔-〟〰〾〿–—‘’‛“”„‟…‧﹏·]")
 
 
@@ -80,7 +79,7 @@ _RULES: dict[re.Pattern, Callable[[str], str]] = {
     re.compile(r"\D((?:0(?:10|2[1-3]|[3-9]\d{2})-?)?[1-9]\d{6,7})\D"): read_digits,  # landlines
     re.compile(r"(?<!\d)(\d++/\d+)"): lambda fraction: "分之".join(map(read_number, reversed(fraction.split("/")))),
     re.compile(r"(?<!\d)(\d++(?:\.\d++)?%)"): lambda percentage: "百分之" + read_number(percentage.strip("%")),
-    re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{_MEASURE_WORD}"): read_number,
+    re.compile(rf"(?<!\d)(\d++(?:\.\d++)?)[多余几]?{DESCRIPTIONS['zh']['module_words']}"): read_number,
     re.compile(r"(\d{4,32})"): read_digits,
     _NUMBER: read_number,
     re.compile("(?<![a-zA-Z])([a-zA-Z]++二[a-zA-Z]+)"): lambda letters: letters.replace("二", "2", 1),  # B2B, P2P
@@ -98,4 +97,10 @@ def chinese_to_pinyin(text: str) -> str:
     return "".join(readings[0] for readings in syllables)
 
 
-LANGUAGE = described("zh", expand_numbers=expand_chinese_numbers, romanize=chinese_to_pinyin)
+def spell_thousands(text: str) -> str:
+    """Replaces numbers with commas between thousands by Chinese characters: 12,500 becomes 一万两千五百."""
+    grouped = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d|[.,]\d)"
+    return re.sub(grouped, lambda number: read_number(number[0].replace(",", "")), text)
+
+
+LANGUAGE = described("zh", write_out=spell_thousands, expand_numbers=expand_chinese_numbers, romanize=chinese_to_pinyin)
