@@ -169,7 +169,7 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
 
     code, lines = run(corpus.root, "--max-seconds", 4, "--strict", "--language", "en")
     assert code == 1 and lines[:-1] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
-    assert lines[-1] == f"every clip and its reason: {report}"
+    assert lines[-1] == f"report on every clip: {report}"
     with open(report, encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 14
     code, more = run(corpus.root, "--max-seconds", 4)

@@ -232,7 +232,7 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     assert make(planted.path, "--recognizer", "base", "--output", tmp_path / "set", "--speaker", "emma") == 0
     rows = [row for row in read_segments(tmp_path / "set") if row["verdict"] == "kept"]
     doubtful = [row for row in rows if row["detail"]]
-    head, *lines = capsys.readouterr().out.split("Doubtful texts: ")[1].splitlines()
+    head, *lines = capsys.readouterr().out.split("Texts to check: ")[1].splitlines()
     assert head.startswith(f"{len(doubtful)} of {len(rows)} clips; segments.csv lists all") and len(doubtful) > 3
     shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure of 'some' \(0\.1\d of 1\): some words")
     clips = [shown.fullmatch(line)[1] for line in lines]
