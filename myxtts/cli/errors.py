@@ -109,7 +109,7 @@ def open_port(flag: str, host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host.strip("[]"), port), family=family)
     except (TypeError, UnicodeError):
-        raise UserError(f"{flag.replace('port', 'host')} must be an address or a host name. Received: {host}.") from None
+        raise UserError(f"{flag.replace('port', 'host')} must be an address or host name. Received: {host}.") from None
     except OSError as error:
         reason = error.strerror.partition(" (while")[0]  # the rest names the address
         raise UserError(f"{flag} {port} on {host} cannot be used: {reason}. Try another port or host.") from None
