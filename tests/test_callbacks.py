@@ -75,9 +75,7 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
 
 def test_bar_of_the_inspection_is_removed_before_the_next_line(capsys, monkeypatch):
     monkeypatch.setattr("myxtts.utils.commons.shows_bars", lambda: True)
-    progress = console()
-    for done in (1, 2):
-        progress.on_inspection(done, 2)
+    console().on_inspection(1, 1)
     assert capsys.readouterr().err.endswith("\r")
 
 

@@ -168,8 +168,7 @@ def test_second_reading_equals_single_passes():
 
 def test_rates_fit_the_recordings_and_their_band_contains_them():
     random = np.random.default_rng(0)
-    lengths = random.integers(3, 90, 200)
-    clips = [("en", "a" * n, 0.4 + 0.06 * n * random.uniform(0.8, 1.3)) for n in lengths]
+    clips = [("en", "a" * n, 0.4 + 0.06 * n * random.uniform(0.8, 1.3)) for n in random.integers(3, 90, 200)]
     rates = measure_rates([*clips, *[("fa", "سلام", 0.5)] * 5, ("en", "...", 3.0)])
     assert list(rates) == ["en"]  # five clips are too few
     rate = rates["en"]

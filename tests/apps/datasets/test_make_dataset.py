@@ -138,8 +138,7 @@ def test_report_shows_the_clips_and_needs_no_network(made):
 
 def test_transcript_is_aligned_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
-    words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
-    assert make(*words) == 2
+    assert make(planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set") == 2
     assert "--recognizer" in capsys.readouterr().err
     options = options_with(text=tmp_path / "talk.txt", aligner=HearsPlanted(planted))
     make_dataset([planted.path], tmp_path / "set", options, list)
@@ -235,8 +234,7 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     head, *lines = capsys.readouterr().out.split("Texts to check: ")[1].splitlines()
     assert head.startswith(f"{len(doubtful)} of {len(rows)} clips; segments.csv lists all") and len(doubtful) > 3
     shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure of 'some' \(0\.1\d of 1\): some words")
-    clips = [shown.fullmatch(line)[1] for line in lines]
-    assert clips == [row["clip"] for row in doubtful[:-4:-1]]
+    assert [shown.fullmatch(line)[1] for line in lines] == [row["clip"] for row in doubtful[:-4:-1]]
     one = dict(clip="a", detail="unsure", speaker="emma", facts={}, seconds=1.0, text="x")
     assert " 1 of 1 clip;" in describe_doubts([one, one | dict(speaker="theo")], "emma")[0]
 
