@@ -32,7 +32,10 @@ def __getattr__(name: str) -> Any:
         from myxtts.config.settings import nearest
 
         raise AttributeError(f"module 'myxtts' has no attribute {name!r}.{nearest(name, _HOMES)}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    from myxtts.devices.tensorflow_start import starting_quietly
+
+    with starting_quietly():
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -16,7 +16,7 @@ from myxtts.config.flags import all_flags, start_options, with_named
 from myxtts.config.model import DEFAULT_TEXT_TOKENS
 from myxtts.config.stages import STAGES
 from myxtts.devices.device_plan import plan_devices
-from myxtts.devices.tensorflow_start import import_sparingly, starting_quietly
+from myxtts.devices.tensorflow_start import starting_quietly
 
 if TYPE_CHECKING:
     from myxtts.inference.synthesizer import Synthesizer
@@ -184,8 +184,9 @@ def plan(
 
 def _seconds(config, start) -> dict[str, float] | str:
     """Returns the estimated seconds of each stage of a new run, or the reason why there is no estimate."""
-    from myxtts.runs.opening import open_run
-    from myxtts.runs.setup import holds_run, set_up, with_workers
+    with starting_quietly():
+        from myxtts.runs.opening import open_run
+        from myxtts.runs.setup import holds_run, set_up, with_workers
 
     folder = Path(config.training.checkpoint_dir)
     is_run = holds_run(folder) or (folder / "config.json").is_file()  # a run in training keeps its reports
@@ -238,11 +239,11 @@ def load(
 
     folder = local_folder(folder, accept_licence, "folder")
     with starting_quietly():
-        import_sparingly()
         from myxtts.devices.configuration import configure_for_speech
-        from myxtts.interchange.onnx.engines import load_synthesizer
 
         configure_for_speech()
+        from myxtts.interchange.onnx.engines import load_synthesizer  # imports TensorFlow, now configured
+
         return load_synthesizer(folder, which, engine)
 
 

@@ -83,7 +83,7 @@ def test_more_steps_train_the_last_stage_but_not_its_dependencies(tiny_corpus, h
     missing = [line for line in said.splitlines() if line.strip() not in logged]  # a step's line is folded there alone
     assert not missing, "the log has every line that the terminal gets"
     assert "Not extended" in logged and logged.count("Stage gpt: was trained for 1 step") == 1
-    result = r"Stage gpt: step 2, \S+ in this run; validation codes \S+ at the end, \S+ at its best, step"
+    result = r"Stage gpt: step 2, \S+ in this run; validation codes \S+ at the end, \S+ at the best step"
     assert re.search(result, said) and "Stage dvae: step 1; validation reconstruction" in said
 
 

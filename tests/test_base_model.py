@@ -198,4 +198,4 @@ def test_run_from_it_has_its_shape_vocabulary_and_weights(tmp_path):
 
 def test_package_without_it_reports_that(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(base_model, "BASE_FOLDER", tmp_path / "base")
-    assert "The base model is missing from" in sentence_of(capsys, say.main, "--text", "Hello.")
+    assert "base model is missing" in sentence_of(capsys, say.main, "--text", "Hello.")

@@ -73,6 +73,12 @@ def test_console_without_a_terminal_prints_plain_lines(capsys):
     assert (said.count("XLA "), said.count("TF32 ")) == (2, 1), "the others are as in the stage before"
 
 
+def test_bar_of_the_inspection_is_removed_before_the_next_line(capsys, monkeypatch):
+    monkeypatch.setattr("myxtts.utils.commons.shows_bars", lambda: True)
+    console().on_inspection(1, 1)
+    assert capsys.readouterr().err.endswith("\r")
+
+
 def test_long_accumulated_step_tells_its_time_once(capsys, monkeypatch):
     progress, now = console(), iter(range(0, 10_000, 4))
     progress.on_start(start_of(accumulation=9))

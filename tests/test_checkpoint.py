@@ -176,7 +176,7 @@ def test_tensor_file_that_claims_more_than_it_has_is_refused(store):
 def test_file_that_the_manifest_does_not_name_is_not_read(store):
     store.write(1, {"model": tensors()["model"]}, {})
     shutil.copy(store.path(1) / "model.safetensors", store.path(1) / "optimizer.safetensors")
-    with pytest.raises(CheckpointError, match="optimizer.safetensors is not part of the checkpoint"):
+    with pytest.raises(CheckpointError, match="optimizer.safetensors is not part"):
         store.read(1, ("model", "optimizer"))
 
 

@@ -104,7 +104,7 @@ def test_sentences_are_packed_up_to_a_limit_from_one_and_long_ones_cut_after_a_c
     page = (ROOT / "myxtts/interchange/onnx/web/speaker.js").read_text("utf-8")
     assert f"/{_CLAUSE_END.pattern}/gu".replace(r"\d", r"\p{Nd}") in page
     assert split_text("猫" * 150, "ja") == ["猫" * 71, "猫" * 71, "猫" * 8]
-    with pytest.raises(ValueError, match="max_chars must be at least 1"):
+    with pytest.raises(ValueError, match="max_chars .* 1"):
         split_text("a", "en", max_chars=0)
 
 

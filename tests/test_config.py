@@ -158,7 +158,7 @@ def test_registered_stage_is_a_section_of_its_own(duration_stage):
     assert from_yaml.training.duration == StageConfig(weight_decay=0.5, max_steps=9, crop_seconds=2.0)
     assert config_from_dict(json.loads(json.dumps(from_yaml.to_dict()))) == from_yaml
     assert XTTSConfig(ModelConfig("nano")).stage("duration").learning_rate == 3e-3
-    with pytest.raises(ConfigError, match="training.duration.max_step is not a setting. Did you mean max_steps?"):
+    with pytest.raises(ConfigError, match="training.duration.max_step .* max_steps?"):
         config_from_dict({"training": {"duration": {"max_step": 9}}})
 
 

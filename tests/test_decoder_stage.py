@@ -21,7 +21,7 @@ from myxtts.inference.code_engine import mark_text
 from myxtts.models.xtts import XTTS
 from myxtts.runs.setup import check_settings
 from myxtts.storage.checkpoint import CheckpointStore
-from myxtts.training.stages.decoder import DecoderPreparation, DecoderStage, log_mel_distance, resynthesis
+from myxtts.training.stages.decoder import WARMUP, DecoderPreparation, DecoderStage, log_mel_distance, resynthesis
 from myxtts.training.trainer import XTTSTrainer
 
 MODEL = dict(decoder_type="istft", decoder_blocks=2, decoder_width=8)
@@ -203,7 +203,7 @@ def test_phases_alternate_and_a_run_is_resumed_bit_for_bit(corpus_foundations, t
     dataset, config = configured(corpus, tmp_path / "whole")
     trainer, reported = train(dataset, foundations, config)
     assert [trainer.stage.phase(step, 4) for step in range(4)] == ["spectral"] * 2 + ["adversarial"] * 2
-    acting = [[one.name for one in trainer.train_step.acting(phase)] for phase in ("spectral", "judging")]
+    acting = [[one.name for one in trainer.train_step.acting(phase)] for phase in ("spectral", WARMUP)]
     assert acting == [[""], ["discriminator"]], "the discriminators are trained alone, or with the decoder"
     assert (reported.discriminators[1] == reported.discriminators[2]).all()
     assert (reported.discriminators[3] != reported.discriminators[2]).any()
@@ -235,7 +235,7 @@ def test_mixed_precision_and_accumulation_train_both_sides(corpus_foundations, t
 def test_fine_tuning_trains_the_discriminators_alone_first():
     config = run_config(init_from="another", decoder={"discriminator_warmup": 0.5})
     stage = DecoderStage(config, dict.fromkeys(FOUNDATIONS))
-    assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["judging", "judging", "adversarial"]
+    assert [stage.phase(step, 10) for step in (0, 4, 5)] == [WARMUP, WARMUP, "adversarial"]
     config.training.tune, config.training.decoder.spectral_share = ("gpt",), 0.5  # the decoder has random weights
     assert [stage.phase(step, 10) for step in (0, 4, 5)] == ["spectral", "spectral", "adversarial"]
     config.training.decoder.spectral_share = 1.0

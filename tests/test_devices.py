@@ -199,7 +199,7 @@ def test_accelerator_and_virtual_devices_come_from_the_environment(machine):
     machine(0, MYXTTS_VIRTUAL_DEVICES="2")
     assert early_gpu_configuration().virtual and main(["plan", "--enable-memory-isolation"]) == 0
     machine(0, MYXTTS_VIRTUAL_DEVICES="two")
-    with pytest.raises(DeviceError, match="MYXTTS_VIRTUAL_DEVICES must be a number of devices. Received: two"):
+    with pytest.raises(DeviceError, match="MYXTTS_VIRTUAL_DEVICES .*: two"):
         early_gpu_configuration()
 
 
@@ -301,7 +301,7 @@ def test_planning_starts_nothing_and_a_virtual_run_is_reported_as_virtual(real_r
     text, found = real_run
     assert found["light"] and not found["runtime started"]
     roles = "Data Processing GPU: 0\nModel Training GPU: 1,2\nSet visible devices: GPU 0 and GPU 1 and GPU 2 (virtual)"
-    assert roles in text and "Note: These devices are virtual: logical CPU devices" in text
+    assert roles in text and "Note: These devices are virtual" in text
     assert "memory growth" not in text
 
 

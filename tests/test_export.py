@@ -348,7 +348,7 @@ def test_exported_sentences_are_no_longer_than_training_texts(exported, synthesi
     speaker.config["longest_texts"] = {"en": 6}
     monkeypatch.setattr(speaker, "sentence", lambda *_: (np.zeros(1), [1], True))
     assert len(speaker.speak("One. ژژژ.", "emma", "en")) == 1
-    assert "Skipped characters unknown to the model in en: ژ" in capsys.readouterr().err
+    assert " in en: ژ" in capsys.readouterr().err
     for error, wrong in ((ValueError, {"top_k": 2.7}), (TypeError, {"temprature": 0.3}), (ValueError, {"seed": 1.5})):
         pytest.raises(error, Speaker(exported).speak, "One.", "emma", **wrong)
 

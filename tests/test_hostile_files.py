@@ -70,7 +70,7 @@ HOSTILE_PICKLES = {
         "repeats its values",
     ),
     "doubled_state": (b"\x80\x02cbuiltins\nNoSuch\n)\x81" + DOUBLED + b"b.", "repeats its values"),
-    "holds_itself": (b"\x80\x02]q\x00h\x00a.", "changes a value that another value contains"),
+    "holds_itself": (b"\x80\x02]q\x00h\x00a.", "changes a value that another value"),
     "repeated_text": (b"\x80\x02](X\x00\x00\x10\x00" + b"a" * 2**20 + b"q\x00" + b"h\x00" * 1000 + b"e.", "repeats"),
     "colliding_keys": (
         b"\x80\x02}(" + b"".join(pickle.dumps(k * (2**61 - 1), 2)[2:-1] + b"N" for k in range(5001)) + b"u.",

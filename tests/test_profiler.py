@@ -55,7 +55,7 @@ def test_phases_add_up_and_give_ceiling_and_efficiency():
     assert [profile.as_dict()[name] for name in ("sum_of_phases_ms", "speedup")] == pytest.approx([800, 1.6])
     assert profile_of(phases(), pipeline(stall=0.2, preparing=0.3, copying=0.1)).busy == pytest.approx((0.4, 0.8))
     assert "Unreliable" not in profile.describe()
-    assert "Unreliable: both are more than is possible" in profile_of(measured, pipeline([0.3, 0.3])).describe()
+    assert "Unreliable: both " in profile_of(measured, pipeline([0.3, 0.3])).describe()
     ahead = profile_of(phases(0.3, 0.3, 0.1, 0.4), pipeline([0.4, 0.4]))  # reading ahead of preparing
     assert ahead.efficiency == pytest.approx(1.75) and "Unreliable" not in ahead.describe()
 

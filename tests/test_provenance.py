@@ -106,9 +106,9 @@ def test_changed_config_file_does_not_change_the_resumed_model(run, made):
 def test_run_that_keeps_its_gpt_keeps_its_vocabulary(run, made, tiny_corpus, tmp_path):
     XTTSTokenizer.train([("jazz", "en")]).save(tmp_path / "other.json")
     config, _ = settle_origin(tiny_run_config(tiny_corpus, run, data={"vocabulary": str(tmp_path / "other.json")}))
-    with pytest.raises(ConfigError, match="--vocabulary must be the vocabulary that the run in .* began with"):
+    with pytest.raises(ConfigError, match="--vocabulary must be .* the run in .* began with"):
         SpeechDataset.open(config)
-    with pytest.raises(ConfigError, match="--vocabulary must be a tokenizer file. Received: none.json"):
+    with pytest.raises(ConfigError, match="--vocabulary .*file. Received: none.json"):
         settle_origin(tiny_run_config(tiny_corpus, run, data={"vocabulary": "none.json"}))
     for own in (str(run / "vocab.json"), None):
         config, _ = settle_origin(tiny_run_config(tiny_corpus, run, data={"vocabulary": own}))

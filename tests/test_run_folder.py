@@ -141,7 +141,7 @@ def test_resume_of_a_copy_without_a_whole_checkpoint_is_refused_and_changes_noth
     require_run(config)
     (store.path(1) / "model.safetensors").unlink()
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(UserError, match="--resume needs an intact checkpoint, but .*gpt has none"):
+    with pytest.raises(UserError, match="--resume .*checkpoint, but .*gpt has none"):
         require_run(config)
     assert sorted(tmp_path.rglob("*")) == before
     write_json(tmp_path / "config.json", tiny_run_config(ROOT, data={"val_data": "held"}).to_dict())

@@ -79,7 +79,7 @@ def test_stage_that_resynthesizes_recordings_shows_both(tiny_corpus, tmp_path):
     assert names == [*copies, f"recording_{clip.id}.wav"]
     seconds = [soundfile.info(tmp_path / "samples" / name).duration for name in names if name.endswith(".wav")]
     assert max(seconds) - min(seconds) < 1024 / 22050
-    kinds = {"dvae copies": 2, "dvae copies, mel": 2, "recording": 1}
+    kinds = {"dvae resyntheses": 2, "dvae resyntheses, mel": 2, "recording": 1}
     assert tags_of(tmp_path / "logs") == {f"{kind}/{clip.id}": times for kind, times in kinds.items()}
 
 

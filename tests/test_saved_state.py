@@ -88,5 +88,5 @@ def test_run_with_missing_state_keys_opens_or_is_one_error_message(stored, tmp_p
     with pytest.raises(CheckpointError, match="lacks 'diverging'"):
         make_agenda(config, None)
     assert last_good_step(CheckpointStore(tmp_path / "dvae")) is None
-    with pytest.raises(CheckpointError, match="model.safetensors is not part of the checkpoint"):
+    with pytest.raises(CheckpointError, match="model.safetensors is not part"):
         CheckpointStore(tmp_path / "gpt").digest(3)

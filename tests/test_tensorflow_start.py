@@ -55,6 +55,14 @@ def test_command_prints_only_its_error(words, tmp_path):
     assert ran.returncode == 2 and ran.stderr.startswith("Error: ") and ran.stderr.count("\n") == 1, ran.stderr
 
 
+def test_public_names_are_imported_without_start_up_messages(tmp_path):
+    device = f"class config:\n    list_physical_devices = lambda: os.write(2, {CUDA.encode()})\n"
+    (tmp_path / "tensorflow.py").write_text(f"import os\nos.write(2, {HARMLESS[1].encode()})\n{device}name = 1")
+    script = "import myxtts; from myxtts.devices import tensorflow_start as it; it.GPU_DRIVER_PLACES = ()\n"
+    script = [sys.executable, "-c", script + "myxtts._HOMES['name'] = 'tensorflow'; assert myxtts.name"]
+    assert not subprocess.run(script, capture_output=True, env={"PYTHONPATH": f"{tmp_path}:{ROOT}"}, check=True).stderr
+
+
 def test_unneeded_packages_are_not_loaded_and_can_be_imported_later(tmp_path):
     (tmp_path / "tensorflow.py").write_text("try:\n    import matplotlib\nexcept ImportError:\n    spared = True\n")
     (tmp_path / "matplotlib.py").write_text("")

@@ -189,8 +189,7 @@ def test_archive_that_torch_never_writes_is_refused(storages, compression, again
 
 
 def test_legacy_file_that_claims_more_than_it_has_is_refused(tmp_path):
-    parts = (0x1950A86A20F9469CFC6C, 1001, {})
-    head = b"".join(pickle.dumps(part, 2) for part in parts)
+    head = b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, {}))
     claim = b"\x80\x02" + tensor_opcodes(2**50, 0, (1,), (1,)) + b"."
     (tmp_path / "model.pth").write_bytes(head + claim + pickle.dumps(["0"], 2))
     with pytest.raises(TorchCheckpointError, match="more than it has"):

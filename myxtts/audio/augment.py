@@ -13,7 +13,7 @@ import tensorflow as tf
 SPEED_RANGE = 0.05
 """Speed factors range from exp(-SPEED_RANGE) to exp(SPEED_RANGE). A speed change also shifts pitch and formants."""
 GAIN_NEPERS = 0.7
-"""Maximum absolute log gain. It applies to power in `draw_change` (3 dB), and to amplitude in `disturb` (6 dB)."""
+"""Natural logarithm of the maximum gain: of power in `draw_change` (3 dB), of amplitude in `disturb` (6 dB)."""
 EQUALIZER_CURVES = 4
 
 

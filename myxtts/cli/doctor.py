@@ -83,7 +83,7 @@ def report_data(arguments: argparse.Namespace) -> int:
         corpus, leakage = check_data(arguments.folder, limits=limits, progress=shown, **options)
     print(summarize(corpus) + (f"\nleakage: {leakage}" if leakage else ""))
     write_report(corpus, arguments.report, "\ufeff")
-    print(f"every clip and its reason: {printable(arguments.report)}")
+    print(f"report on every clip: {printable(arguments.report)}")
     if not corpus.utterances:
         return 2
     return 1 if arguments.strict and (corpus.rejections or leakage) else 0

@@ -32,7 +32,7 @@ def exits_with_sentence(main: Callable) -> Callable:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             code = 128 + 13  # that of programs which SIGPIPE ends
         except (UserError, OSError) as error:  # OSError: for example, a full or read-only disk
-            from myxtts.utils.commons import folded_on_terminal
+            from myxtts.utils.commons import folded_on_terminal, tqdm
 
             code, message = getattr(error, "exit_code", 2), str(error)
             if isinstance(error, OSError) and error.errno in FULL:
@@ -42,7 +42,7 @@ def exits_with_sentence(main: Callable) -> Callable:
                 message = f"{error.filename} cannot be used: {error.strerror}. Check its name and permissions."
             message = re.sub(r"\S{400,}", lambda word: f"{word[0][:200]}…", f"Error: {message}")
             message = "\n".join(map(printable, message.split("\n")))
-            print(folded_on_terminal(message, sys.stderr), file=sys.stderr, flush=True)
+            tqdm.write(folded_on_terminal(message, sys.stderr), file=sys.stderr)
         if (joined := sys.modules.get("myxtts.distributed.workers")) and joined.current_workers().count > 1:
             joined.end_process(code)
         return code
@@ -109,8 +109,7 @@ def open_port(flag: str, host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host.strip("[]"), port), family=family)
     except (TypeError, UnicodeError):
-        name = flag.replace("port", "host")
-        raise UserError(f"{name} must be an address or a host name. Received: {host}.") from None
+        raise UserError(f"{flag.replace('port', 'host')} must be an address or host name. Received: {host}.") from None
     except OSError as error:
         reason = error.strerror.partition(" (while")[0]  # the rest names the address
         raise UserError(f"{flag} {port} on {host} cannot be used: {reason}. Try another port or host.") from None

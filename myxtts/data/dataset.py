@@ -302,7 +302,7 @@ def _clips(corpus, name, tokenizer, config, writes):
     if writes:
         report = Path(config.training.checkpoint_dir) / f"clips_{name}.csv"
         write_report(corpus, report)
-        logger.info("%s set: every clip and its reason: %s", name.capitalize(), report)
+        logger.info("%s set: report on every clip: %s", name.capitalize(), report)
         reasons = f"; {report} gives the reason for each"
     if not corpus.utterances:
         raise CorpusError(f"{corpus.root} has no usable clips{reasons}.\n{summary}")

@@ -49,8 +49,7 @@ def check_devices(data_gpu: int | None = None, model_gpu: int | None = None, **o
 
 def visible_gpus() -> Sequence[GPU]:
     """Returns the GPUs that this process can see, as listed by NVML or, if NVML cannot be read, by TensorFlow."""
-    gpus = _nvml_gpus()
-    return _tensorflow_gpus() if gpus is None else gpus
+    return _tensorflow_gpus() if (gpus := _nvml_gpus()) is None else gpus
 
 
 def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str, str]]:
@@ -191,11 +190,10 @@ def _narrow_environment(plan):
         os.environ.update(_showing(plan.visible_ids))
         return True
     if has_gpus and list(plan.visible) != sorted(plan.visible):
-        pair, ids = ",".join(map(str, plan.visible)), ",".join(plan.visible_ids)
         raise DeviceError(
-            f"GPUs {pair} in this order need CUDA_VISIBLE_DEVICES before TensorFlow is imported, but "
-            f"{_importers_of_tensorflow()}. Call early_gpu_configuration first, or set CUDA_DEVICE_ORDER=PCI_BUS_ID "
-            f"CUDA_VISIBLE_DEVICES={ids} and name GPUs by their position in that list."
+            f"GPUs {','.join(map(str, plan.visible))} in this order need CUDA_VISIBLE_DEVICES before TensorFlow is "
+            f"imported, but {_importers_of_tensorflow()}. Call early_gpu_configuration first, or set CUDA_DEVICE_ORDER"
+            f"=PCI_BUS_ID CUDA_VISIBLE_DEVICES={','.join(plan.visible_ids)} and name GPUs by their place in that list."
         )
     return False
 

@@ -48,6 +48,8 @@ def starting_quietly() -> Iterator[None]:
     relay = _relay(before := os.dup(2))
     try:
         yield
+        if sys.modules.get("tensorflow") and not any(map(os.path.exists, GPU_DRIVER_PLACES)):
+            importlib.import_module("tensorflow").config.list_physical_devices()  # prints `NOISE_WITHOUT_GPU`, once
     finally:
         sys.stderr.flush()
         os.dup2(before, 2)

@@ -29,8 +29,8 @@ fault if all its repeats together have `LOOP_CODES` codes (1.5 s) or more."""
 DOUBT = 0.5
 """Score below which a check reports a fault; also the default of `Calibration.doubt`."""
 BEYOND_BAND = 1.0, 1.05
-"""Factors by which a duration is above the usual maximum or below the usual minimum. The score is 1 up to the first
-factor, and 0.5 at the second."""
+"""Limits for an unusual duration. The duration divided by the usual maximum, or the usual minimum divided by the
+duration, has a score of 1 up to the first limit, and of 0.5 at the second."""
 DISTORTION = 0.8, 1.2
 """Values in nats of `Synthesizer.distortion`: the score is 1 up to the first value, and 0.5 at the second. The bundled
 model has a distortion of 0.6. If noise is added to the weights of its decoder until a recognizer understands only half

@@ -85,7 +85,7 @@ class RunConsole(RunListener):
     def __init__(self, run: Run, quiet: bool = False):
         self.run: Run = run
         self.quiet, self._bar, self._shown_at, self._ledger = quiet, None, 0.0, {}
-        self._inspection, self._clip_bar = ExitStack(), None
+        self._inspection = ExitStack()
         self._began, self._seconds, self._needs, self._expected, self._peak = 0.0, {}, None, None, 0
         self._process = psutil.Process()
         psutil.cpu_percent(), self._process.cpu_percent()  # later calls return the CPU use since this one
@@ -118,12 +118,13 @@ class RunConsole(RunListener):
     def on_inspection(self, done: int, total: int):
         if self.quiet:
             return
-        if self._clip_bar is None:
-            self._clip_bar = self._inspection.enter_context(progress_bar("checking recordings"))
-        self._clip_bar(done, total)
+        if done == 1:
+            self._show_checked = self._inspection.enter_context(progress_bar("checking recordings"))
+        self._show_checked(done, total)
+        if done == total:
+            self._inspection.close()
 
     def on_corpus(self, dataset):
-        self._inspection.close()
         counts = f"Training clips: {len(dataset.train)}, validation clips: {len(dataset.validation)}"
         self._say(f"{counts}, speakers: {len(dataset.speakers)}, text tokens: {dataset.tokenizer.num_tokens}")
         seconds = lambda clips: sum(clip.num_samples for clip in clips) / MODEL_SAMPLE_RATE
@@ -241,8 +242,7 @@ class RunConsole(RunListener):
             self._say(verdict(timing))
 
     def on_validation(self, step, losses, is_best, kind="validation"):
-        best = " (best so far)" if is_best else ""
-        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(losses)}{best}")
+        self._say(f"{self._start.stage} {kind} at step {step}: {losses_text(losses)}{' (best so far)' * is_best}")
 
     def on_evaluation(self, step, figures, is_best):
         self.on_validation(step, figures, is_best, "speech")
@@ -332,7 +332,7 @@ class RunConsole(RunListener):
         if best in by_step:
             last = max(by_step)
             result += f"; validation {entry.main_loss} {by_step[last]:.4f} at the end"
-            result += f", {by_step[best]:.4f} at its best, step {best}" + ", which speaks" * entry.speaks
+            result += f", {by_step[best]:.4f} at the best step ({best})" + ", used for speech" * entry.speaks
             if best == last and len(by_step) > 1 and entry.speaks:
                 result += f".\n  It was still falling: --stage {stage} and a larger --max-steps continue the training"
         return result

@@ -203,7 +203,7 @@ class Copier(SampleWriter):
 
     def __init__(self, dataset: SpeechDataset, trainer: StageTrainer, folder: Path, log_folder: Path):
         self._trainer, self._stage, name = trainer, trainer.stage, trainer.stage.name
-        super().__init__(dataset, folder, log_folder, name, f"{name} copies")
+        super().__init__(dataset, folder, log_folder, name, f"{name} resyntheses")
         self._loader = replace(dataset, config=with_batch(dataset.config, name, 1, 1)).validation_loader(name)
         order, numbers = self._loader.order, range(len(dataset.validation))
         places = {dataset.validation[order.batch(number).indices[0]].id: number for number in numbers}
@@ -224,7 +224,7 @@ class Copier(SampleWriter):
                 else:
                     mel = mel_of(resample(copy[None], DECODER_SAMPLE_RATE, MODEL_SAMPLE_RATE)[0])
                     rate, wav = DECODER_SAMPLE_RATE, copy
-                mels = {"recording": mel_of(load_samples(clip.wav_path)), "copy": mel}
+                mels = {"recording": mel_of(load_samples(clip.wav_path)), "resynthesis": mel}
             yield Sample(wav, rate, mels)
 
 

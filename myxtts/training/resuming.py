@@ -196,7 +196,7 @@ class OrderedClips:
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
-        """Returns where the batch order in `record` continues, and a warning if the data has changed, else None."""
+        """Returns where the epoch of `record` continues, and a warning if the training data has changed, else None."""
         arrays, state = record
         if state.get("digest") == self._digest:
             return EpochStart(*state["start"], np.flatnonzero(arrays["heard_at_start"])), None

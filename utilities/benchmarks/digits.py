@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import numpy as np  # noqa: E402
 
-from myxtts.apps.evaluation.sentences import copy_speech  # noqa: E402
+from myxtts.apps.evaluation.sentences import resynthesize  # noqa: E402
 from myxtts.audio.files import load_samples  # noqa: E402  the checkout must be on the path first
 from myxtts.audio.mel import DVAE_MEL, MelSpectrogram, log_mel_to_wav  # noqa: E402
 from myxtts.config.rates import MODEL_SAMPLE_RATE  # noqa: E402
@@ -145,7 +145,7 @@ class Stages:
         """Resynthesizes a recording by the waveform decoder, with the voice of another recording of the speaker."""
         voice = self._reference(name[0], np.random.default_rng([name[1], 11]))
         ids = self.synthesizer.text_front.ids(WORDS[name[1]], "en")
-        return copy_speech(self.synthesizer, wave, voice, ids)[0]
+        return resynthesize(self.synthesizer, wave, voice, ids)[0]
 
 
 def nearest_voice(encoder: Callable, data: Path, speakers: Sequence[str]) -> Callable[[np.ndarray, int], str]:

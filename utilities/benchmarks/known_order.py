@@ -67,7 +67,7 @@ def with_broken(source: Row) -> Iterator[Row]:
 
     yield replace(source, speak=speak, measured=[])
     for name, change in BROKEN.items():
-        yield Row(f"{source.name}, {name}", "copy", lambda change=change: change(said))
+        yield Row(f"{source.name}, {name}", "resynthesis", lambda change=change: change(said))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,8 +86,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     by_text = Counter(one.text for one in sentences)
     # Texts spoken by several speakers come first, so that "other voice" finds another voice.
     sentences = sorted(sentences, key=lambda one: (-by_text[one.text], one.text))[: arguments.sentences]
-    first, copy, run = rows_to_speak(judged, sentences, [0])
-    sources = [*with_broken(first), copy, *([run] if arguments.quick else with_broken(run))]
+    first, resynthesis, run = rows_to_speak(judged, sentences, [0])
+    sources = [*with_broken(first), resynthesis, *([run] if arguments.quick else with_broken(run))]
     recognizer = arguments.recognizer and open_recognizer(arguments.recognizer)
     measurer = Measurer(recognizer, find_encoder(), None if arguments.quick else DNSMOS.load())
     progress = lambda row: print(f"\r{row.name} {len(row.measured)}", file=sys.stderr)
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 is_certain = difference and not difference.holds_zero
                 cells.append(f"{metric.name} {figure.value:.{metric.decimals}f}{'*' if is_certain else ''}")
         print(f"{row.name} ({len(row.measured)}): {', '.join(cells)}", flush=True)
-    print(comparison.not_judged() or "judged", comparison.strangers)
+    print(comparison.not_judged() or "evaluated", comparison.strangers)
     if arguments.output:
         write_text(arguments.output, as_csv(comparison))
 

@@ -162,11 +162,11 @@ def clips_of(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_doubts(clips: Sequence[dict[str, Any]], speaker: str) -> list[str]:
-    """Returns report lines: the number of doubtful texts of `speaker`, and the worst of them. [] if there are none."""
+    """Returns report lines: the number of texts of `speaker`, to check, and the worst of them. [] if there are none."""
     clips = [clip for clip in clips if clip["speaker"] == speaker]
     found = sorted((one for one in clips if one["detail"]), key=lambda one: one["facts"].get("word_probability", 1.0))
     lines = [f"  {one['clip']}, {one['seconds']:.1f} s, {one['detail']}: {one['text'][:100]}" for one in found[:_WORST]]
-    head = f"Doubtful texts: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
+    head = f"Texts to check: {len(found)} of {counted(len(clips), 'clip')}; {SEGMENTS} lists all. The worst:"
     return [head, *lines] if found else []
 
 

@@ -15,7 +15,7 @@ from myxtts.cli.arguments import LICENCE, PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code, require_output
 from myxtts.config.checks import UserError, counted, printable, read_toml, require
 from myxtts.devices.machine import check_device
-from myxtts.devices.tensorflow_start import import_tensorflow
+from myxtts.devices.tensorflow_start import import_tensorflow, starting_quietly
 from myxtts.hearing.recognizers import open_recognizer, settle_recognizer
 from myxtts.inference.choices import add_choices
 from myxtts.interchange.hub import local_folder
@@ -74,9 +74,8 @@ def check_output(folder: Path) -> None:
 def build_parser() -> argparse.ArgumentParser:
     """Builds the argument parser of `myxtts evaluate`."""
     parser = PlainParser(prog="myxtts evaluate", description="Evaluate the speech of models.")
-    quick = f"use {QUICK_SENTENCES} sentences"
-    computed = {"--which": {"choices": WHICH}, "--accept-licence": LICENCE, "--quick": {"help": quick}}
-    add_options(parser, OPTIONS, computed)
+    quick = {"help": f"use {QUICK_SENTENCES} sentences"}
+    add_options(parser, OPTIONS, {"--which": {"choices": WHICH}, "--accept-licence": LICENCE, "--quick": quick})
     parser.add_argument("--output", metavar="DIR", default="evaluation", help="folder for tables, report and audio")
     add_choices(parser, engines=False)
     return parser
@@ -130,11 +129,12 @@ def _check(arguments):
 
 def _evaluate(arguments, judged):
     """Synthesizes and measures speech, writes the reports, prints the results, and returns the `Comparison`."""
-    from myxtts.apps.evaluation.report import as_text, evaluate_into
-    from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
-    from myxtts.devices.configuration import configure_for_speech
-    from myxtts.hearing.measuring import Measurer
-    from myxtts.hearing.networks import DNSMOS, find_encoder
+    with starting_quietly():
+        from myxtts.apps.evaluation.report import as_text, evaluate_into
+        from myxtts.apps.evaluation.sentences import choose_sentences, rows_to_speak
+        from myxtts.devices.configuration import configure_for_speech
+        from myxtts.hearing.measuring import Measurer
+        from myxtts.hearing.networks import DNSMOS, find_encoder
 
     count = min(arguments.sentences, QUICK_SENTENCES) if arguments.quick else arguments.sentences
     options = arguments.data, arguments.texts, arguments.voices, arguments.language, count
@@ -151,7 +151,7 @@ def _evaluate(arguments, judged):
             "seeds": len(seeds),
             **{name: getattr(arguments, name) for name in ("seed", "data", "texts", "recognizer", "decoder")},
         }
-        print(f"{counted(len(sentences), 'sentence')}, {', '.join(source.name for source in sources)}", flush=True)
+        print(f"Evaluating {counted(len(sentences), 'sentence')}: {'; '.join(row.name for row in sources)}", flush=True)
         comparison = evaluate_into(Path(arguments.output), sources, sentences, measurer, settings)
         table = as_text(comparison, shutil.get_terminal_size((120, 24)).columns)
         print(f"\n{table}\n\nWrote {printable(str(Path(arguments.output).resolve() / PAGE))}")

@@ -222,7 +222,7 @@ class Comparison:
         if is_usable(error):
             return None
         limit = f"{100 * measuring.MAX_RECOGNIZER_ERROR:.0f} %"
-        return f"not judged: the CER of the recognizer on recordings is {100 * error:.1f} %, above the limit of {limit}"
+        return f"not evaluated: the recognizer's CER on recordings is {100 * error:.1f} %, above the limit of {limit}"
 
     def unjudged(self) -> set[str]:
         """Returns `{"cer", "wer"}` if the recognizer is too inaccurate (see `not_judged`), otherwise an empty set."""

@@ -15,7 +15,7 @@ from myxtts.config.checks import counted, printable
 from myxtts.hearing.measuring import Measurer, Sentence, spread
 from myxtts.storage.files import csv_text, write_json, write_text, write_whole_folder
 
-COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "judged")
+COLUMNS = ("row", "kind", "group", "metric", "unit", "value", "low", "high", "sentences", "evaluated")
 MOST_SENTENCES, WORST = 40, 10
 """The HTML report plays up to `MOST_SENTENCES` sentences of each source, and each model's `WORST` worst sentences."""
 BAR_WIDTH = 160
@@ -101,7 +101,7 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
                 lines.append(Line(metric, ["not available"] * len(rows), [None] * len(rows)))
             elif any(estimates):
                 off = [metric.name in unjudged and row.kind != "recordings" for row in rows]
-                cells = ["not judged" if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
+                cells = ["not evaluated" if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
                 lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(estimates, off)]))
         found.append(("" if group == "all" else group, [row.name for row in rows], lines))
     lines, names = [], [f"{row.name} − {comparison.compared[0].name}" for row in comparison.compared[1:]]
@@ -138,7 +138,7 @@ def counted_sentences(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
     count = len(comparison.sentences)
-    found = [f"Only {counted(count, 'sentence')}, which says little: measure 30 (--data, --texts)."] * (count < 10)
+    found = [f"Only {counted(count, 'sentence')}, too few to compare models. Use 30 (--data, --texts)."] * (count < 10)
     found += [f"{name} is left out: {why}" for name, why in comparison.left_out.items()]
     if best := comparison.best():
         rows, why = best
@@ -188,7 +188,7 @@ def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]
         ],
         "best": best and {"rows": [row.name for row in best[0]], "why": best[1], "of": compared},
         "left_out": comparison.left_out,
-        "not_judged": comparison.not_judged(),
+        "not_evaluated": comparison.not_judged(),
         "not_available": comparison.missing(),
         "likeness_of_different_speakers": comparison.strangers,
         "spoken": [_spoken(row, one, sounds.get(id(one))) for row in comparison.rows for one in row.measured],

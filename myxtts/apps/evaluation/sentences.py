@@ -188,7 +188,7 @@ class Row:
 
     name: str
     kind: str
-    """`recordings`, `copy` (resynthesis), `model` or `files`."""
+    """`recordings`, `resynthesis`, `model` or `files`."""
     speak: Callable[[], Iterator[Spoken]]
     """Function that yields the audio of the sentences. Sentences that the source lacks or cannot speak are left out."""
     measured: list[Measured] = field(default_factory=list)
@@ -220,9 +220,8 @@ class Row:
 def rows_to_speak(
     judged: Sequence[Subject], sentences: Sequence[Sentence], seeds: Sequence[int], decoder: str | None = None
 ) -> list[Row]:
-    """Returns a row for each source of speech. If sentences have recordings, the first row is the recordings, and each
-    model in `judged` gets a row of resynthesized recordings before its row of synthesized speech. Each folder gets a
-    row."""
+    """Returns the rows of the report: the recordings, if sentences have any; then, for each model in `judged`, its
+    resynthesis of the recordings and its speech, and for each folder of audio files in `judged`, these files."""
     recorded = [one for one in sentences if one.recording]
     read = lambda: (Spoken(one, 0, load_samples(one.recording), MODEL_SAMPLE_RATE) for one in recorded)
     found = [Row("recordings", "recordings", read)] if recorded else []
@@ -232,7 +231,7 @@ def rows_to_speak(
             continue
         synthesizer = cache(partial(Synthesizer.load, one.folder, one.which, decoder=decoder))  # loads once
         if recorded:
-            found.append(Row(f"{one.name}, copy", "copy", partial(_copies, synthesizer, recorded)))
+            found.append(Row(f"{one.name}, resynthesis", "resynthesis", partial(_resyntheses, synthesizer, recorded)))
         found.append(Row(one.name, "model", partial(_speech, synthesizer, sentences, seeds)))
     return found
 
@@ -244,7 +243,7 @@ def _speech(synthesizer, sentences, seeds):
         synthesizer.cache_clear()  # frees the model
 
 
-def _copies(synthesizer, recorded):
+def _resyntheses(synthesizer, recorded):
     """Yields the resynthesis of each recording that is not too long for the model."""
     model = synthesizer()
     if "dvae" not in model.model.parts:  # converted models can lack it
@@ -256,11 +255,11 @@ def _copies(synthesizer, recorded):
         except SpeechError:
             continue
         if -(-len(samples) // CODE_STRIDE_SAMPLES) <= model.config.model.max_codes:
-            audio, codes = copy_speech(model, samples, voice_of(model, one), text)
+            audio, codes = resynthesize(model, samples, voice_of(model, one), text)
             yield Spoken(one, 0, audio, model.sample_rate, codes)
 
 
-def copy_speech(
+def resynthesize(
     synthesizer: Synthesizer, samples: np.ndarray, voice: Voice, text_ids: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Encodes a recording to codes and decodes the codes. The quality is an upper bound for speech from sampled codes.

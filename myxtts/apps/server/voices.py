@@ -137,9 +137,9 @@ class VoiceBook:
 
 
 def _stand_in(name, voices, language):
-    """Returns `name` if it is neither "" nor a voice name of OpenAI or Kokoro, otherwise the name of a substitute from
-    `voices`. Prefers voices in the language of a Kokoro name, then in `language`, and among these, voices of the same
-    sex."""
+    """Returns `name` or, if it is "" or a voice name of OpenAI or Kokoro, the name of a substitute from `voices`. The
+    substitute speaks, if possible, the language of the Kokoro name, else `language`. Among these voices, one of the
+    same sex is preferred."""
     kind, spoken, place = OPENAI_VOICES.get(name, ""), (language, None), 0
     if kind:
         place = [one for one in OPENAI_VOICES if OPENAI_VOICES[one] == kind].index(name)

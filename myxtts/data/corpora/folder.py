@@ -116,7 +116,7 @@ class CorpusFolder:
         return next((one for one in beside if file_key(one.name) == key), folder)
 
     def _find_entries(self, folder, for_audio=False):
-        """Returns two values: the result of `files`, and a list of subfolders. `_check_links` explains `for_audio`."""
+        """Lists a folder: returns the result of `files` and sorted subfolders. `for_audio`: see `_check_links`."""
         folder = self._on_disk(folder)
         if not os.path.isdir(folder):
             return {}, []

@@ -44,7 +44,7 @@ _OPCODES = frozenset(
 )
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
-"""For each opcode, the slice of its operands that are keys or set items. They count toward `_MAX_ODD_KEYS`."""
+"""Slice of each opcode's operands that selects keys or set items. `_MAX_ODD_KEYS` limits those that are not text."""
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}

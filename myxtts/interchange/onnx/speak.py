@@ -238,7 +238,7 @@ class Speaker:
         return {name: np.array([[one]], kind(name)) for name, one in {**self.config["sampling"], **sampling}.items()}
 
     def sound(self, states, speaker, speed=1.0, start=0, end=2**31 - 1):
-        """Decodes the GPT states `(n, width)` of a sentence to the samples `(S,)` of frames `start` to `end`."""
+        """Decodes the GPT states `(n, width)` of a sentence; returns samples `(S,)` of frames `start` to `end`."""
         arrays = dict(latents=self.windows.spoken_faster(states, speed)[None], speaker=speaker[None])
         return self.run("decoder", **arrays, start=np.array([start]), end=np.array([end]))["samples"][0]
 

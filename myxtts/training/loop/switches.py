@@ -303,14 +303,12 @@ class LedgerKeeper:
         requested = f"global norm {largest:g}" if largest else "off"
         norm = figures.get(f"{rule.name}/gradient_norm" if rule.name else "gradient_norm")
         if norm is None:
-            reason = f"applied in later phases ({', '.join(rule.phases)})"
-            return LedgerRow(name, requested, requested, reason, True)
+            return LedgerRow(name, requested, requested, f"applied from a later phase on ({rule.phases[-1]})", True)
         norm, factor = float(norm), float(rule.clip_factor)
         applied = norm * factor
         effective = "off" if not largest and factor == 1 else f"global norm {applied:.3g}"
         as_requested = applied <= 1.001 * largest if largest else factor == 1
-        reason = f"gradient norm of the first step: {norm:.3g}"
-        return LedgerRow(name, requested, effective, reason, as_requested)
+        return LedgerRow(name, requested, effective, f"gradient norm of the first step: {norm:.3g}", as_requested)
 
 
 def nodes(graph: tf.Graph) -> Iterator:

@@ -18,7 +18,7 @@ from myxtts.training.stages.base import Objective, Stage
 from myxtts.training.stages.gpt import GPTPreparation
 from myxtts.training.stages.speaker import repeated
 
-SPECTRAL, JUDGING, ADVERSARIAL = "spectral", "judging", "adversarial"
+SPECTRAL, WARMUP, ADVERSARIAL = "spectral", "discriminator warm-up", "adversarial"
 """Phases: training of the decoder with spectral losses, of the discriminators, and of both against each other."""
 Maps = list[list[tf.Tensor]]
 """Lists of feature maps, `(B, ...)`, one list per discriminator. The last map in each list is the score."""
@@ -67,7 +67,7 @@ class DecoderStage(Stage):
         if warmup == 1:
             return SPECTRAL
         if training.init_from and training.stage == self.name and self.name in (training.tune or (self.name,)):
-            warmup, first = training.decoder.discriminator_warmup, JUDGING
+            warmup, first = training.decoder.discriminator_warmup, WARMUP
         return ADVERSARIAL if step >= warmup * total else first
 
     def validated(self, objectives):
@@ -107,7 +107,7 @@ class DecoderStage(Stage):
 class DiscriminatorObjective(Objective):
     """Adversarial loss of the discriminators on recordings and on generated audio."""
 
-    name, phases, averaged = "discriminator", (JUDGING, ADVERSARIAL), False
+    name, phases, averaged = "discriminator", (WARMUP, ADVERSARIAL), False
     loss_weights = {"real": 1.0, "made": 1.0}
 
     def __init__(self, stage: DecoderStage):

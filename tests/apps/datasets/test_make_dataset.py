@@ -138,8 +138,7 @@ def test_report_shows_the_clips_and_needs_no_network(made):
 
 def test_transcript_is_aligned_by_a_recognizer_and_needs_one(planted, tmp_path, capsys):
     (tmp_path / "talk.txt").write_text("\n".join(planted.texts))
-    words = (planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set")
-    assert make(*words) == 2
+    assert make(planted.path, "--transcript", tmp_path / "talk.txt", "--output", tmp_path / "set") == 2
     assert "--recognizer" in capsys.readouterr().err
     options = options_with(text=tmp_path / "talk.txt", aligner=HearsPlanted(planted))
     make_dataset([planted.path], tmp_path / "set", options, list)
@@ -149,7 +148,7 @@ def test_transcript_is_aligned_by_a_recognizer_and_needs_one(planted, tmp_path, 
 def test_subtitles_of_another_recording_are_refused(planted, tmp_path, capsys):
     plant(tmp_path / "other.wav", 30, seed=9).write_srt(tmp_path / "other.srt")
     assert make(planted.path, "--subtitles", tmp_path / "other.srt", "--output", tmp_path / "set") == 2
-    assert "does not belong to the recording" in capsys.readouterr().err
+    assert "does not belong to " in capsys.readouterr().err
 
 
 def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(tmp_path, capsys):
@@ -232,11 +231,10 @@ def test_doubtful_clips_are_listed_with_the_reason_the_worst_ten_on_the_screen(p
     assert make(planted.path, "--recognizer", "base", "--output", tmp_path / "set", "--speaker", "emma") == 0
     rows = [row for row in read_segments(tmp_path / "set") if row["verdict"] == "kept"]
     doubtful = [row for row in rows if row["detail"]]
-    head, *lines = capsys.readouterr().out.split("Doubtful texts: ")[1].splitlines()
+    head, *lines = capsys.readouterr().out.split("Texts to check: ")[1].splitlines()
     assert head.startswith(f"{len(doubtful)} of {len(rows)} clips; segments.csv lists all") and len(doubtful) > 3
     shown = re.compile(r"  (wavs/\S+), \d+\.\d s, recognizer unsure of 'some' \(0\.1\d of 1\): some words")
-    clips = [shown.fullmatch(line)[1] for line in lines]
-    assert clips == [row["clip"] for row in doubtful[:-4:-1]]
+    assert [shown.fullmatch(line)[1] for line in lines] == [row["clip"] for row in doubtful[:-4:-1]]
     one = dict(clip="a", detail="unsure", speaker="emma", facts={}, seconds=1.0, text="x")
     assert " 1 of 1 clip;" in describe_doubts([one, one | dict(speaker="theo")], "emma")[0]
 

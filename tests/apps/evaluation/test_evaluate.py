@@ -106,7 +106,7 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     assert "broken is left out: " in reported and "no trained gpt" in reported
     written = json.loads((output / "evaluation.json").read_text())
     rows = {row["name"]: row for row in written["rows"]}
-    assert list(rows) == ["recordings", "mine, copy", "mine", "others"]
+    assert list(rows) == ["recordings", "mine, resynthesis", "mine", "others"]
     count = min(2, len(sentences_of_data(tiny_corpus, [run], "en", 100)))
     assert [rows[name]["figures"]["all"]["mcd"]["sentences"] for name in rows] == [count] * 4
     mcd = {name: row["figures"]["all"]["mcd"]["value"] for name, row in rows.items()}
@@ -114,11 +114,11 @@ def test_run_and_audio_files_are_compared(run, tiny_corpus, tmp_path, capsys, by
     assert len([one for one in written["spoken"] if one["row"] == "mine"]) == 2 * count
     assert written["differences"][0]["to"] == "others"
     # The recognizer always returns "one", so its figures are unreliable.
-    assert "not judged" in reported and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
+    assert "not evaluated" in reported and rows["mine"]["figures"]["all"]["cer"]["value"] > 15
     assert "Not available: DNSMOS" in reported and "pip install" in reported
     with open(output / "evaluation.csv", newline="") as file:
         lines = [line for line in csv.DictReader(file) if line["row"] == "mine" and line["metric"] == "cer"]
-    assert lines[0]["judged"] == "no"
+    assert lines[0]["evaluated"] == "no"
     page = (output / "report.html").read_text()
     assert "http" not in page and "<script" not in page
     files = {path.name for path in (output / "sounds").iterdir()}
@@ -212,4 +212,4 @@ def test_best_has_the_lowest_error_among_models_that_finish_sentences():
 def test_recognizer_with_errors_on_recordings_is_not_used():
     bad = lambda random: {"cer": (random.poisson(9), 40.0)}
     found = comparison(recordings=bad, a=bad, b=lambda random: {"cer": (0.0, 40.0)})
-    assert found.not_judged() and "not judged" in as_text(found) and "Best: b" not in as_text(found)
+    assert found.not_judged() and "not evaluated" in as_text(found) and "Best: b" not in as_text(found)
