@@ -119,8 +119,8 @@ class DataSets:
         if self.recordings(name).exists() or (folder / "metadata.csv").is_file():
             raise PageError("other_set", name)
         folder.mkdir(parents=True, exist_ok=True)
-        number = next(n for n in range(1, 10**6) if not list(folder.glob(f"recorded_{n:04d}.*")))
-        target = folder / f"recorded_{number:04d}{suffix}"
+        taken = {name.partition(".")[0] for name in os.listdir(folder)}
+        target = folder / next(f"recorded_{n:04d}{suffix}" for n in range(1, 10**6) if f"recorded_{n:04d}" not in taken)
         write_text(target.with_suffix(".txt"), f"{text.strip()}\n")
         with write_whole(target) as temporary:
             shutil.copyfile(recording, temporary)
