@@ -262,6 +262,7 @@ OTHERS = {
     "a checkpoint": (file_of(write("model.pth"), "model.pth"), "--init-from '{d}/model.pth'"),
     "an export": (write("speak.py", "gpt.onnx", "config.json"), "python '{d}'/speak.py"),
     "an empty folder": (write(), "Found: nothing"),
+    "hidden files": (write("._a.wav", "._a.txt", ".Trashes/b.wav"), "Found: nothing"),
     "nothing": (file_of(write(), "none"), "does not exist"),
     "documents": (write("letter.docx"), "Found: letter.docx"),
     "another encoding": (latin, "Liste.csv is not UTF-8.*Save it as UTF-8 under the same name"),

@@ -122,6 +122,9 @@ def test_recordings_sorted_into_folders_of_speakers_are_cut_again(tmp_path):
         path.touch()
         planned.add(transcribe(config, TextsMissing("", tmp_path / "talks", [path.with_suffix(".wav")]), plan=True))
     assert len(planned) == 2
+    words = "In der Sprache der Drucker heißt das noch nicht viel, aber es genügt uns für den Anfang. " * 2
+    path.write_text(f"1\n00:00:01,000 --> 00:00:09,000\n{words}\n")
+    assert " in de into " in transcribe(config, TextsMissing("", path, [path.with_suffix(".wav")]), plan=True)
 
 
 def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):

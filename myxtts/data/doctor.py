@@ -205,8 +205,7 @@ def _examine(path, limits, known):
     except AudioError as error:
         return _Verdict(*content, error.reason, error.detail[0].upper() + error.detail[1:])
     samples, warnings, rate = recording.samples, [*recording.warnings], recording.original_sample_rate
-    ending = samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :]
-    level = np.sqrt(np.mean(np.square(ending)) / np.mean(np.square(samples)))
+    level = np.sqrt(np.mean(np.square(samples[-int(_CUT_SECONDS * MODEL_SAMPLE_RATE) :])) / np.mean(np.square(samples)))
     if level > 0.5:
         warnings.append(f"cut ending: its last {1000 * _CUT_SECONDS:g} ms are at {level:.1f} times its mean level.")
     if rate < MODEL_SAMPLE_RATE:

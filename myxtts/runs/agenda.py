@@ -233,8 +233,7 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
         below = [ESTIMATES[name] for name in STAGES[work.stage].builds_on if name in ESTIMATES]
         frozen = sum(estimate(config.model, shapes).parameters for estimate in below)
         peaks.append(found.peak + frozen * (bool(plan.visible_ids) and plan.data_gpu in plan.model_gpus))
-        scratch = int(CPU_SCRATCH * (found.peak - found.resident))
-        extras.append(frozen + scratch + int(BYTES_PER_SECOND * batch * longest))
+        extras.append(frozen + int(CPU_SCRATCH * (found.peak - found.resident) + BYTES_PER_SECOND * batch * longest))
         twice = count_adapted(config.model, optimizations) if work.stage == "gpt" and optimizations.lora_rank else 0
         checkpoints.append(found.resident - found.accumulators + FLOAT * twice)
         if work.step is None:
@@ -286,8 +285,7 @@ def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, no
     notify("on_trial_start", [stage for stage, count in steps.items() if count])
     began, used = time.monotonic(), time.process_time()
     tried = {stage: try_stage(dataset, stage, plan) for stage, count in steps.items() if count}
-    used = time.process_time() - used
-    share = max(1.0, (time.monotonic() - began) / used)  # other programs slow this one down
+    share = max(1.0, (time.monotonic() - began) / (time.process_time() - used))  # other programs slow this one down
     tried, times = {stage: found for stage, found in tried.items() if found is not None}, {}
     for stage, (alone, each) in tried.items():
         step, stops = each * training.gradient_accumulation, steps[stage] / training.validate_every_steps

@@ -221,8 +221,7 @@ class RunConsole(RunListener):
         seen = {name: value for name, value in losses.items() if value or name in always}
         parts = [f"{self._start.stage} step {step}/{total}", losses_text(seen), *lines]
         if lines:
-            parts.append(f"stall {100 * timing['stall']:.1f}%")
-            parts.append(f"buffer {timing['buffer']:.0f}/{timing['buffer_capacity']}")
+            parts += [f"stall {100 * timing['stall']:.1f}%", "buffer {buffer:.0f}/{buffer_capacity}".format(**timing)]
             left = timing.get("stage_seconds_left", (total - step) / timing["steps_per_second"])
             times = {" in this stage": left, " in the run": timing.get("seconds_left", left)}
             times = times if times[" in the run"] >= left + 1 else {"": left}

@@ -41,8 +41,7 @@ def settle_origin(config: XTTSConfig) -> tuple[XTTSConfig, XTTSConfig | None]:
     """Completes the settings: for a new run, from the model in --init-from; for a resumed run, from the run's folder.
     Returns the complete settings, with absolute paths, and the stored settings (None for a new run). Raises `UserError`
     if --init-from lacks a needed part, or if --init-from, --tune or a LoRA option contradicts the stored settings."""
-    training = config.training
-    source = training.init_from
+    training, source = config.training, config.training.init_from
     if source and not (is_hub_name(source) or is_base(source)):
         source = str(Path(source).resolve())
     places = {"init_from": source, "tensorboard_log_dir": _absolute(training.tensorboard_log_dir)}

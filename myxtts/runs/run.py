@@ -195,12 +195,9 @@ class Run:
         dataset, stages = open_together(self.config, workers, self._notify)
         self.config, self._dataset, self._synthesizer = dataset.config, dataset, None
         self._notify("on_corpus", dataset)
-        stopped_in = None
+        ends = lambda stage: not workers.agree(self._stop) and self._train_stage(stage, dataset, guard, workers)
         with self.monitor:
-            for stage in stages:
-                if workers.agree(self._stop) or not self._train_stage(stage, dataset, guard, workers):
-                    stopped_in = stage
-                    break
+            stopped_in = next((stage for stage in stages if not ends(stage)), None)
         if stages and workers.is_chief:
             write_curves(self.folder, self.history)
         if stopped_in is not None:

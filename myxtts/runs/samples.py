@@ -58,8 +58,7 @@ def write_curves(folder: str | Path, history: dict[str, list[dict[str, float]]])
                     training.popitem()
                 if line.get(main) is not None:
                     training[line["step"]] = line[main]
-        validation = {one["step"]: one[main] for one in validations}
-        shown = {f"training {main}": training, f"validation {main}": validation}
+        shown = {f"training {main}": training, f"validation {main}": {one["step"]: one[main] for one in validations}}
         if shown := {name: losses for name, losses in shown.items() if losses}:
             curves[stage] = shown
     if not curves:

@@ -9,12 +9,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import nullcontext, redirect_stdout
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import median
 
-from myxtts.config.checks import ConfigError, UserError, counted, printable, require, say
+from myxtts.config.checks import ConfigError, UserError, counted, printable, read_bounded, require, say
 from myxtts.config.config import SamplingConfig, XTTSConfig, config_from_dict, without_adapted
 from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.settings import Default
@@ -31,7 +31,8 @@ from myxtts.storage.base_model import HOMES, is_base, require_kind
 from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import digest_bytes, digest_file
 from myxtts.storage.run_folder import GATHERED, RUN_FILES, TAKEN_FROM, read_config, require_trained, stores_in
-from myxtts.text.languages import get_language
+from myxtts.text.language_guess import identify_language
+from myxtts.text.languages import DEFAULT_LANGUAGE, get_language
 
 SAMPLE_CORPUS = Path("sample_corpus")
 TUNE = "training.tune (--tune)"
@@ -97,10 +98,9 @@ def check_tuning(training: TrainingConfig) -> None:
     require(not tune or stage in ("all", *tune), TUNE, f"stages that include --stage {stage}", given)
     rule = "stages that include gpt, because --lora-rank trains adapters of the gpt"
     require("gpt" in tune or not (tune and rank), TUNE, rule, given)
-    is_alone, hint = not training.init_from, "Add --init-from FOLDER."
-    rule = "0 without --init-from (training.init_from)"
-    require(not (is_alone and rank), "training.gpt.lora_rank (--lora-rank)", rule, rank, hint)
-    require(not (is_alone and tune), TUNE, "left out without --init-from", given, hint)
+    has_source, rule = bool(training.init_from), "0 without --init-from (training.init_from)"
+    require(has_source or not rank, "training.gpt.lora_rank (--lora-rank)", rule, rank, "Add --init-from FOLDER.")
+    require(has_source or not tune, TUNE, "left out without --init-from", given, "Add --init-from FOLDER.")
 
 
 def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
@@ -109,8 +109,7 @@ def with_shape(config: XTTSConfig, stored: XTTSConfig) -> XTTSConfig:
     If a maximum length of texts or clips exceeds the limit of the model, lowers it to this limit if it is the default
     value, else raises `ConfigError`."""
     model, data = replace(stored.model, dropout=config.model.dropout), config.data
-    usual = vars(SamplingConfig())
-    given = {name: value for name, value in vars(config.sampling).items() if value != usual[name]}
+    given = {name: value for name, value in vars(config.sampling).items() if value != getattr(SamplingConfig, name)}
     # The low temperature of the bundled model would make models that are fine-tuned on minutes of speech loop.
     sampling = config.sampling if is_base(config.training.init_from) else stored.sampling.changed(given)
     tenths = (model.max_codes * CODE_STRIDE_SAMPLES - 1) // (MODEL_SAMPLE_RATE // 10)
@@ -300,9 +299,8 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     data, home, root = config.data, Path(config.training.checkpoint_dir), missing.root
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
-    language = data.language or "en"
-    texts = [text_beside(path, language) for path in missing.recordings]
-    has_texts = all(text and text.suffix.lower() in SUBTITLES for text in texts)
+    language = data.language or _language_of(missing.recordings)
+    has_texts = all((text_beside(path, language) or path).suffix.lower() in SUBTITLES for path in missing.recordings)
     recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
     files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
     top = root if root.is_dir() else root.parent  # subfolders are speakers
@@ -327,6 +325,17 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     return with_set
 
 
+def _language_of(recordings):
+    """Identifies the language of recordings by their subtitles; returns the default language if there are none."""
+    texts = []
+    for path in (path for recording in recordings for path in files_beside(recording, SUBTITLES)[:1]):
+        with suppress(Exception):  # pysubs2 raises errors of any type; `make_dataset` reports the file
+            import pysubs2
+
+            texts += [cue.plaintext for cue in pysubs2.SSAFile.from_string(read_bounded(path, 64 * 2**20))]
+    return identify_language(texts) or DEFAULT_LANGUAGE
+
+
 def _make(missing, folder, options):
     """Adds the recordings of each speaker to the data set in `folder`; returns whether all recordings were usable."""
     import myxtts  # late, because `make_dataset` is in `apps`
@@ -348,8 +357,7 @@ def _make(missing, folder, options):
                 pending = [(speaker, paths[:half]), (speaker, paths[half:]), *pending]
             else:
                 say(f"Skipped {printable(str(paths[0]))}: {str(error).removeprefix(f'{paths[0]}: ')}")
-    lists = [one.read_text("utf-8").splitlines() for one in folder.glob("metadata_*.csv")]
-    if fault and not any(len(lines) > 1 for lines in lists):
+    if fault and not any(folder.glob("wavs/*/*.wav")):
         raise fault
     return fault is None
 

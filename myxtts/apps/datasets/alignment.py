@@ -12,7 +12,7 @@ from rapidfuzz.distance import Levenshtein
 
 from myxtts.apps.datasets.recording import LongAudio, Survey
 from myxtts.apps.datasets.speech import Atom
-from myxtts.apps.datasets.texts import Piece, count_letters
+from myxtts.apps.datasets.texts import TELLING, Piece, count_letters
 from myxtts.config.checks import UserError
 from myxtts.hearing.recognizers import Recognizer, normalized
 from myxtts.inference.speech import Word
@@ -74,16 +74,19 @@ def _has_both(atom):
     return atom.first < atom.last and bool(atom.text)
 
 
-def fits_better_than_chance(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int) -> bool:
+def fits_speech(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num_pieces: int, shift: float) -> bool:
     """Returns True if the segments' durations fit the texts' lengths, False if `align` probably found wrong `atoms`.
 
     The durations fit if the misfit is much smaller than the misfit of the same texts in other orders, or less than 1.4
     standard errors above the expected misfit (texts of similar lengths, such as verses, fit in any order). Also returns
-    True if there are too few texts to decide. `starts` and `ends`, `(N,)` seconds, are the times of the segments.
-    `num_pieces` counts the texts."""
+    True if there are too few texts to decide, and False if a quarter (at least two) of less than `TELLING` texts is not
+    spoken, or one with a `shift` of the times by over 5 s. `starts` and `ends`, `(N,)` seconds, are the times of the
+    segments. `num_pieces` counts the texts."""
     paired = [one for one in atoms if _has_both(one)]
-    if num_pieces < 12 or len(paired) < 4:
-        return True
+    most = 0 if abs(shift) > 5.0 else max(1, (num_pieces - 1) // 4)
+    lacks_many = num_pieces < TELLING and sum(one.first == one.last for one in atoms) > most
+    if lacks_many or len(paired) < 4:
+        return not lacks_many
     seconds, counts = _lengths(paired, starts, ends)
     score = lambda counts: np.minimum(0.5 * _deviations(seconds, counts) ** 2, 14.0).mean()
     chance = min(score(np.roll(counts, len(counts) // 3)), score(counts[::-1]))
@@ -115,8 +118,7 @@ def _links(starts, ends, pieces):
         inside = np.clip(np.minimum(high, end) - np.maximum(low, start), 0, None)
         around = np.minimum(high + _NEAR_SECONDS, end) - np.maximum(low - _NEAR_SECONDS, start)
         whole = np.maximum(high - low, 1e-3)
-        is_held = inside >= np.minimum(0.3 * (end - start), 0.6)
-        is_held |= inside >= 0.5 * whole
+        is_held = (inside >= np.minimum(0.3 * (end - start), 0.6)) | (inside >= 0.5 * whole)
         if not is_held.any():
             is_held = around >= 0.5 * (end - start)
         if is_held.any():
@@ -134,11 +136,8 @@ def find_sentences(
     A sentence that was not recognized gets a `fault`, and its times span the gap between its recognized neighbors. If
     the recognizer returns no word times, they are estimated. `segments` are start and end frames of speech, `(N, 2)`.
     Raises `UserError` if too few sentences were recognized."""
-    heard = [
-        part
-        for word in _hear(recognizer, audio, survey, segments, language)
-        for part in _spread(normalized(word.text, language).split(), [(word.start, word.end)])
-    ]
+    parts = lambda word: _spread(normalized(word.text, language).split(), [(word.start, word.end)])
+    heard = [part for word in _hear(recognizer, audio, survey, segments, language) for part in parts(word)]
     texts = [normalized(piece.text, language).split() for piece in pieces]
     matched = iter(match_words([word.text for word in heard], [word for text in texts for word in text]))
     pace = np.median([(word.end - word.start) / len(word.text) for word in heard]) if heard else 0.0
@@ -167,8 +166,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     for index, (piece, time) in enumerate(zip(pieces, times)):
         if time is None:  # the time up to the next recognized sentence
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)
-            end = max(latest + 0.05, min(following, seconds))
-            found.append(replace(piece, start=latest, end=end, fault=NOT_HEARD))
+            found.append(replace(piece, start=latest, end=max(latest + 0.05, min(following, seconds)), fault=NOT_HEARD))
         else:
             start = max(latest, time[0])
             latest = max(start + 0.05, time[1])
@@ -182,10 +180,9 @@ def _hear(recognizer, audio, survey, segments, language) -> Iterator[Word]:
     most, pad = rate * (24.0 if has_times else 7.0), round(0.1 * rate)
     groups: list[list[tuple[int, int]]] = []
     for start, end in (segments * survey.frame_samples).tolist():
-        if groups and end - groups[-1][0][0] <= most:
-            groups[-1].append((start, end))
-        else:
-            groups.append([(start, end)])
+        if not groups or end - groups[-1][0][0] > most:
+            groups.append([])
+        groups[-1].append((start, end))
     spans = [(max(0, group[0][0] - pad), group[-1][1] + pad) for group in groups]
     for group, (start, _), samples in zip(groups, spans, audio.spans(spans, survey.channel)):
         if has_times:

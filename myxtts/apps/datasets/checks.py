@@ -113,10 +113,8 @@ def judge(clips: Sequence[Segment], min_snr_db: float) -> None:
 
 def steadiness(survey: Survey, start: int, end: int) -> str:
     """Returns a message if the level of frames `[start, end)` is too steady for speech, otherwise ""."""
-    if (end - start) * survey.frame_seconds < 1.3:
-        return ""
-    dynamics = _dynamics(survey, start, end)
-    return _STEADY.format(dynamics) if dynamics < _LEAST_DYNAMICS_DB else ""
+    dynamics, seconds = _dynamics(survey, start, end), (end - start) * survey.frame_seconds
+    return _STEADY.format(dynamics) if seconds >= 1.3 and dynamics < _LEAST_DYNAMICS_DB else ""
 
 
 def _rate_deviations(clips):
@@ -208,8 +206,7 @@ def listen(
             scored = getattr(options.recognizer, "scored", lambda *audio: (options.recognizer(*audio), 1.0, "", 1.0))
             text, confidence, word, least = scored(samples, rate, options.language)
             clip.facts.word_probability = round(least, 3)
-            text = one_line(text)
-            if not (letters := count_letters(text)):
+            if not (letters := count_letters(text := one_line(text))):
                 clip.drop("no words recognized", "the recognizer found no words.")
             elif needs_text:
                 clip.text, clip.facts.characters_per_second = text, round(letters / clip.facts.speech_seconds, 3)

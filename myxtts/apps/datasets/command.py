@@ -56,13 +56,13 @@ def _make(arguments):
     from myxtts.apps.datasets import make
     from myxtts.apps.datasets.set_folder import REPORT, SEGMENTS, TRAINING, VALIDATION, clips_of, describe_doubts
 
-    records = make.make_dataset(arguments.recordings, output, options, lambda line: print(line, flush=True))
+    records = make.make_dataset(arguments.recordings, output, options, lambda line: print(printable(line), flush=True))
     if not (clips := clips_of(records)):
         raise UserError(f"No clip was made. The reasons are in {output / SEGMENTS} and {output / REPORT}.")
     minutes, held = sum(clip["seconds"] for clip in clips) / 60, sum(clip["validation"] for clip in clips)
     lists = f"{TRAINING} {len(clips) - held}, {VALIDATION} {held}"
     made = f"{output}: {counted(len(clips), 'clip')} of {minutes:.1f} min ({lists}). Dropped speech: {output / REPORT}"
-    return "\n".join([made, *map(printable, describe_doubts(clips, options.speaker))])
+    return "\n".join(map(printable, [made, *describe_doubts(clips, options.speaker)]))
 
 
 def open_options(arguments: Namespace) -> Namespace:
@@ -75,8 +75,7 @@ def open_options(arguments: Namespace) -> Namespace:
     low, high, least = arguments.min_seconds, arguments.max_seconds, arguments.min_dnsmos
     lengths = "0.2 or more, below --max-seconds of at most 30"
     require(0.2 <= low < high <= 30, "--min-seconds", lengths, f"{low:g}, {high:g}")
-    share = arguments.validation_share
-    require(0 <= share < 1, "--validation-share", "0 or more and below 1", share)
+    require(0 <= (share := arguments.validation_share) < 1, "--validation-share", "0 or more and below 1", share)
     require(-60 <= arguments.loudness <= -5, "--loudness", "from -60 to -5 LUFS", arguments.loudness)
     opened.speaker = speaker = arguments.speaker or Path(arguments.output).resolve().name
     is_name = speaker.strip() and not any(mark in speaker for mark in "|\n\r")

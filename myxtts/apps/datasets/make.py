@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from myxtts.apps.datasets.alignment import align, find_sentences, fits_better_than_chance
+from myxtts.apps.datasets.alignment import align, find_sentences, fits_speech
 from myxtts.apps.datasets.checks import Segment, cached, judge, listen, measure_clip, steadiness
 from myxtts.apps.datasets.recording import LongAudio, Survey, survey
 from myxtts.apps.datasets.set_folder import PAUSE, WAVS, clips_of, describe, open_set, source_id, write_report
 from myxtts.apps.datasets.speech import Atom, choose_clips, find_edges, force_cuts, to_stretches
-from myxtts.apps.datasets.texts import Piece, count_letters, is_subtitles, read_text, synchronize
+from myxtts.apps.datasets.texts import TELLING, Piece, count_letters, is_subtitles, read_text, synchronize
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
-from myxtts.data.corpora import TEXTS, text_beside
+from myxtts.data.corpora import TEXTS, files_beside, text_beside
 from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -50,6 +50,10 @@ def make_dataset(
         for path, text in texts.items():
             if (digest := digest_file(path)) in known:
                 tell(f"{path.name}: already in the data set")
+                continue
+            alike = files_beside(path, MEDIA_EXTENSIONS)
+            if twins := [one.name for one in alike if one.name != path.name and digest_file(one) in known]:
+                tell(f"{path.name}: skipped, because {twins[0]} of the same name is in the data set")
                 continue
             identity = source_id(path.name, digest)
             say = lambda note: tell(f"{path.name}: {note}")
@@ -85,8 +89,8 @@ def _write_source(folder, identity, audio, text, pieces, options, tell):
     with write_whole_folder(folder.path / WAVS / identity) as temporary:
         numbered = enumerate((one for one in segments if one.facts), 1)
         clips = [(one, temporary / f"{number:05d}.wav") for number, one in numbered if not one.reason]
-        spans = [(one.start, one.end) for one, _ in clips]
-        for (_, file), samples in zip(clips, audio.spans(spans, surveyed.channel)):
+        spans = audio.spans([(one.start, one.end) for one, _ in clips], surveyed.channel)
+        for (_, file), samples in zip(clips, spans):
             samples, fade = samples * np.float32(gain), min(round(0.005 * rate), len(samples) // 2)
             ramp = np.linspace(0, 1, fade, endpoint=False, dtype=np.float32)  # without it, the ends click
             samples[:fade] *= ramp
@@ -133,18 +137,19 @@ def plan_source(
     left = [Segment(*one, "", "not like speech", why) for one, why in zip((spoken * size).tolist(), steady) if why]
     spoken = spoken[np.array(steady, str) == ""]
     if not len(spoken):
-        reason = "no speech found"
-        return surveyed, [Segment(0, count, reason=reason)], [reason]
+        return surveyed, [Segment(0, count, reason="no speech found")], ["no speech found"]
     starts, ends = spoken.T * seconds
     if pieces:
+        shift = 0.0
         if is_subtitles(text):
-            pieces, note = synchronize(pieces, starts, ends, text)
-            notes += [note] if note else []
+            moved, note = synchronize(pieces, starts, ends, text)
+            shift, pieces, notes = moved[0].start - pieces[0].start, moved, [note] if note else []
         else:
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
-        if not fits_better_than_chance(atoms, starts, ends, len(pieces)):
-            raise UserError(f"{text} does not belong to the recording: its texts match as well in another order.")
+        is_telling = is_subtitles(text) or len(pieces) >= TELLING
+        if is_telling and not fits_speech(atoms, starts, ends, len(pieces), shift):
+            raise UserError(f"{text} does not belong to the recording: its texts do not fit the speech.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
             notes.append(f"{counted(len(unspoken), 'text')} not spoken in the recording, such as: {unspoken[0][:60]}")
         atoms = [atom for atom in atoms if atom.first < atom.last]

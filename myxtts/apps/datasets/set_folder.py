@@ -13,6 +13,7 @@ import jinja2
 import numpy as np
 
 from myxtts.config.checks import UserError, counted
+from myxtts.data.corpora import CorpusFolder
 from myxtts.data.doctor import id_hash
 from myxtts.storage import files
 
@@ -49,19 +50,17 @@ class SetFolder:
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks a fraction `share` of clips for validation. Keeps neighboring clips together, as they are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
-        length = np.clip(0.1 * record["num_samples"] / rate, 20.0, 120.0)
+        seconds = record["num_samples"] / rate
+        length = np.clip(0.1 * seconds, min(20.0, seconds / 6), 120.0)
         for row in record["rows"]:
             if row["clip"]:
                 blocks[int(row["start"] / rate / length)].append(row)
         chance = lambda key: id_hash(f"{seed} {record['digest']} {key}") / 2**64
         has_others = lambda name: any(not line.startswith(f"{WAVS}/{record['id']}/") for line in self._lines(name))
-        count = int(len(blocks) * share + chance("count"))
-        if share > 0 and not has_others(VALIDATION):
-            count = max(count, 1)
+        count = max(int(len(blocks) * share + chance("count")), share > 0 and not has_others(VALIDATION))
         most = len(blocks) if has_others(TRAINING) else len(blocks) - 1
-        for key in sorted(blocks, key=chance)[: max(0, min(count, most))]:
-            for row in blocks[key]:
-                row["validation"] = True
+        for row in (row for key in sorted(blocks, key=chance)[: max(0, min(count, most))] for row in blocks[key]):
+            row["validation"] = True
 
     def add(self, record: dict[str, Any]) -> None:
         """Adds a recording: appends its clips to the CSV lists, writes its record, and deletes its recognizer cache."""
@@ -69,13 +68,12 @@ class SetFolder:
         for name, held in ((TRAINING, False), (VALIDATION, True)):
             rows = [row for row in record["rows"] if row["clip"] and row["validation"] == held]
             lines = [(row["clip"], row["text"], record["speaker"], record["language"]) for row in rows]
-            columns = "audio_file", "text", "speaker_name", "language"
-            self._append(name, columns, lines, f"{WAVS}/{source_id}/", "|")
+            self._append(name, ("audio_file", "text", "speaker_name", "language"), lines, f"{WAVS}/{source_id}/", "|")
         lines = []
         for row in record["rows"]:
             times = (f"{row['start'] / rate:.6f}", f"{row['end'] / rate:.6f}")
-            verdict = "kept" if row["clip"] else "left out"
-            lines.append((source_id, *times, verdict, *(row[name] for name in SEGMENT_COLUMNS[4:])))
+            row = {**row, "verdict": "kept" if row["clip"] else "left out"}
+            lines.append((source_id, *times, *(row[name] for name in SEGMENT_COLUMNS[3:])))
         self._append(SEGMENTS, SEGMENT_COLUMNS, lines, f"{source_id},", ",")
         self._last_number += 1
         files.write_json(self.path_of(source_id), {**record, "number": self._last_number})
@@ -92,7 +90,7 @@ class SetFolder:
 
     def _lines(self, name):
         path = self.path / name
-        return path.read_text(encoding="utf-8").splitlines()[1:] if path.is_file() else []
+        return CorpusFolder(self.path).read_lines(path)[1:] if path.is_file() else []
 
 
 @contextmanager
@@ -198,10 +196,9 @@ def _minute(record, start):
     each segment that is not a pause, and the points of an SVG waveform."""
     rate, step, scale, boxes = record["sample_rate"], record["envelope_seconds"], _WIDTH / _ROW_SECONDS, []
     for row in record["rows"]:
-        low, high = row["start"] / rate - start, row["end"] / rate - start
-        if high > 0 and low < _ROW_SECONDS and row["reason"] != PAUSE:
+        low, high = (min(max(row[side] / rate - start, 0), _ROW_SECONDS) for side in ("start", "end"))
+        if high > low and row["reason"] != PAUSE:
             kind = ("held" if row["validation"] else "kept") if row["clip"] else "left"
-            low, high = max(low, 0), min(high, _ROW_SECONDS)
             boxes.append((kind, low * scale, (high - low) * scale - 1, row["text"] or row["reason"]))
     peaks = bytes.fromhex(record["envelope"])[int(start / step) : int((start + _ROW_SECONDS) / step) + 1]
     heights = [(k * step * scale, peak * _HEIGHT / 200) for k, peak in enumerate(peaks)]

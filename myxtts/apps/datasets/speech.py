@@ -108,8 +108,7 @@ def choose_clips(
     contains a long pause. Returns `(first, last, start, end)` for each clip: it consists of the atoms with the indices
     `[first, last)` and of the frames `[start, end)`.
     """
-    best, choice = [0.0], [None]
-    longest = max_seconds - 2 * 0.03  # pause on both sides of a clip of maximum length
+    best, choice, longest = [0.0], [None], max_seconds - 2 * 0.03  # with a pause on both sides
     for end in range(1, len(atoms) + 1):
         atom = atoms[end - 1]
         seconds = (edges.finishes[atom.last - 1] - edges.begins[atom.first]) * frame_seconds
@@ -117,20 +116,17 @@ def choose_clips(
         cut = max(0.0, 0.4 - edges.pauses[atom.last]) * 15.0 + (0.0 if atom.ends_sentence else 4.0)
         inside, chosen = 0.0, None
         for first in range(end - 1, -1, -1):
-            if atoms[first].reason or (first < end - 1 and atoms[first].last != atoms[first + 1].first):
+            is_parted = first < end - 1 and atoms[first].last != atoms[first + 1].first
+            pause = edges.pauses[atoms[first].last] if first < end - 1 else 0.0
+            if atoms[first].reason or is_parted or pause > 1.5:  # the model would learn longer pauses
                 break
-            if first < end - 1:
-                pause = edges.pauses[atoms[first].last]
-                inside += max(0.0, pause - 0.7) * 4.0
-                if pause > 1.5:  # within a clip; the model would learn longer ones
-                    break
+            inside += max(0.0, pause - 0.7) * 4.0
             length = (edges.finishes[atom.last - 1] - edges.begins[atoms[first].first]) * frame_seconds
             if (edges.ends[atom.last - 1] - edges.starts[atoms[first].first]) * frame_seconds > longest:
                 break
-            if length >= min_seconds:
-                total = best[first] + (length - 6.0) ** 2 / 6.0 + cut + inside
-                if total < cost:
-                    cost, chosen = total, first
+            total = best[first] + (length - 6.0) ** 2 / 6.0 + cut + inside
+            if length >= min_seconds and total < cost:
+                cost, chosen = total, first
         best.append(cost)
         choice.append(chosen)
     clips, end, most = [], len(atoms), int(max_seconds / frame_seconds)
@@ -155,8 +151,8 @@ def force_cuts(segments: np.ndarray, levels_db: np.ndarray, frame_seconds: float
     for start, end in segments.tolist():
         points = [start, end]
         if (end - start) * frame_seconds > max_seconds:
-            inner = range(start + reach, end - reach)
-            points[1:1] = [k for k in inner if k == k - reach + int(levels[k - reach : k + reach + 1].argmin())]
+            is_lowest = lambda k: levels[k - reach : k + reach + 1].argmin() == reach
+            points[1:1] = filter(is_lowest, range(start + reach, end - reach))
         split += zip(points, points[1:])
     return np.array(split).reshape(-1, 2)
 
@@ -165,6 +161,5 @@ def _quietest(levels, low, high):
     """Returns the quietest frame in `[low, high)`, or the middle frame of several that are equally quiet."""
     if high <= low:
         return low
-    part = levels[low:high]
-    quiet = np.flatnonzero(part <= part.min() + 0.1)
+    quiet = np.flatnonzero(levels[low:high] <= levels[low:high].min() + 0.1)
     return low + int(quiet[len(quiet) // 2])

@@ -5,6 +5,7 @@ import re
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,8 @@ from myxtts.data.corpora import SUBTITLES
 from myxtts.data.corpora.layouts import LABELS_FAULT, has_labels
 from myxtts.text.cleaners import split_sentences
 
-_TAGS = re.compile(r"<[^<>]{0,200}>|\{[^{}]{0,200}\}|\[[^\[\]]{0,200}\]|【[^【】]{0,200}】")
+_TAGS = re.compile(r"<[^<>\n]{0,200}>|\{[^{}\n]{0,200}\}|\[[^\[\]\n]{0,200}\]|【[^【】\n]{0,200}】")
+_TURN = re.compile(r"(?<=[.!?…؟。！？])\s+(?=(?:>>|[-‐–—])\s*[^\sa-zß-ÿα-ωа-яё])")
 _DASH = re.compile(r"^\s*(?:>>|[-‐–—])\s*(?=\S)")
 _SPEAKER_LABEL = re.compile(r"^\s*[^\W\d_a-z][^\Wa-z]*(?: [^\Wa-z]+){0,2}:\s+")
 _MUSIC = re.compile("[♪♫♬🎵🎶]")
@@ -32,7 +34,8 @@ _RATE = 20  # Hz, of the correlated signals
 _MAX_OFFSET_SECONDS = 600.0
 _MAX_DRIFT = 0.006
 _NEAR_SECONDS = 0.2
-_TELLING_CUES = 10
+TELLING = 12
+"""Least number of texts whose times and lengths tell reliably whether they belong to a recording."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,11 @@ def read_subtitles(path: Path) -> list[Piece]:
     """
     with needing('Subtitles need pysubs2: pip install "myxtts[recordings]".'):
         import pysubs2
-    content = _BEFORE_ZERO.sub(r"\g<1>90:", _read_text(path))
+    content = re.sub(r"<[\d:.,]+>", "", _BEFORE_ZERO.sub(r"\g<1>90:", _read_text(path)))
+    if content.lstrip().startswith("WEBVTT"):  # drops identifiers, notes and styles
+        content = "\n\n".join(["WEBVTT", *re.findall(r"(?m)^.*-->.*(?:\n.+)*", content)])
+    # pysubs2 drops a number at the end of a cue, because it may be the number of the next cue.
+    content = re.sub(r"\n *\n(?:\d+ *\n)?(?=.*-->)|\Z", "\n\n0\n", content)
     try:
         try:
             file = pysubs2.SSAFile.from_string(content)  # detects the format by content
@@ -96,24 +103,13 @@ def read_subtitles(path: Path) -> list[Piece]:
             file = pysubs2.SSAFile.from_string(content, format_=path.suffix[1:].lower())
     except Exception as error:  # pysubs2 raises errors of any type for damaged files
         raise UserError(f"{path} cannot be read as subtitles: {str(error)[:200] or type(error).__name__}.") from None
+    seconds = lambda time: (_ZERO - time if 0 <= time - _ZERO < 6e6 else time) / 1000
+    pieces = []
     for cue in file:
-        cue.start, cue.end = (_ZERO - time if 0 <= time - _ZERO < 6e6 else time for time in (cue.start, cue.end))
-    cues = [cue for cue in file if not cue.is_comment and not cue.is_drawing and cue.end > cue.start]
-    pieces: list[Piece] = []
-    for cue in sorted(cues, key=lambda cue: (cue.start, cue.end)):
-        text, fault = clean_cue(cue.plaintext)
-        if not count_letters(text):
-            continue
-        piece = Piece(text, cue.start / 1000, cue.end / 1000, bool(_SENTENCE_END.search(text)), fault)
-        before = pieces[-1] if pieces else None
-        if before and piece.start <= before.end + 0.1 and text.startswith(before.text):
-            rest = text[len(before.text) :].strip()  # rolling captions repeat the cue before
-            if not count_letters(rest):
-                pieces[-1] = replace(before, end=max(before.end, piece.end))
-                continue
-            if len(before.text) > 3:
-                piece = replace(piece, text=rest)
-        pieces.append(piece)
+        (text, fault), start, end = clean_cue(cue.plaintext), seconds(cue.start), seconds(cue.end)
+        if count_letters(text) and end > start and not (cue.is_comment or cue.is_drawing):
+            pieces.append(Piece(text, start, end, bool(_SENTENCE_END.search(text)), fault))
+    pieces = _without_repeats(sorted(pieces, key=lambda piece: (piece.start, piece.end)))
     if not pieces:
         raise UserError(f"{path} contains no cue with text. Give another file with --subtitles.")
     # Pairs of cues with a long overlap get a fault; if the overlap is short, the first cue ends earlier.
@@ -121,11 +117,24 @@ def read_subtitles(path: Path) -> list[Piece]:
         first, second = pieces[index : index + 2]
         overlap = min(first.end, second.end) - second.start
         if overlap > 0.3 and overlap > 0.3 * min(first.end - first.start, second.end - second.start):
-            pieces[index] = replace(first, fault=first.fault or "overlapping cues")
-            pieces[index + 1] = replace(second, fault=second.fault or "overlapping cues")
+            pieces[index : index + 2] = (replace(one, fault=one.fault or "overlapping cues") for one in (first, second))
         elif overlap > 0:
             pieces[index] = replace(first, end=second.start)
     return pieces
+
+
+def _without_repeats(cues):
+    """Reduces rolling captions, a third of which begin with the cue before, to their new words; keeps other cues."""
+    pieces, num_repeats = cues[:1], 0
+    for cue in cues[1:]:
+        before = pieces[-1]
+        if cue.start <= before.end + 0.1 and f"{cue.text} ".startswith(f"{before.text} "):
+            num_repeats, cue = num_repeats + 1, replace(cue, text=cue.text[len(before.text) :].strip())
+        if count_letters(cue.text):
+            pieces.append(cue)
+        else:
+            pieces[-1] = replace(before, end=max(before.end, cue.end))
+    return pieces if 3 * num_repeats >= len(cues) else cues
 
 
 def clean_cue(text: str) -> tuple[str, str]:
@@ -133,15 +142,18 @@ def clean_cue(text: str) -> tuple[str, str]:
     text = re.sub("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]", "", html.unescape(text))  # direction marks
     if _MUSIC.search(text):
         return one_line(_MUSIC.sub(" ", text)), "sung or music"
-    lines = [_TAGS.sub(" ", line) for line in text.splitlines()]
-    lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line.strip())]
-    dashes = sum(bool(_DASH.match(line)) for line in lines)
+    lines = [line for line in map(str.strip, _TAGS.sub(" ", text).splitlines()) if line]
+    lines = [line for line in lines if not re.fullmatch(r"[(（][^()（）]{0,200}[)）]", line)]
+    turns = [turn for line in lines for turn in (_TURN.split(line) if _DASH.match(line) else [line])]
+    has_two = sum(bool(_DASH.match(turn)) for turn in turns) > 1
+    has_two |= any(_DASH.match(line) and _SENTENCE_END.search(before) for before, line in pairwise(lines))
     lines = [re.sub(r"^(?:\s*>>|\s*(?:—|[-‐–](?!\d))(?=\s*\S))+\s*", "", line) for line in lines]  # keeps -5
     # "Ivan:" may also be "He said:"; in a script without capital letters, such as Persian, both look the same.
-    labels = [found[0] for found in map(_SPEAKER_LABEL.match, lines) if found]
-    is_unclear = any(not label.isupper() and not label.islower() for label in labels)
+    labels = [found[0] if (found := _SPEAKER_LABEL.match(line)) else "" for line in lines]
+    is_unclear = any(not label.isupper() and not label.islower() for label in filter(None, labels))
+    has_two |= any(label.isupper() and label != labels[0] for label in labels)
     lines = [_SPEAKER_LABEL.sub(lambda found: "" if found[0].isupper() else found[0], line) for line in lines]
-    return one_line(" ".join(lines)), "two speakers" if dashes > 1 else "speaker label or speech" * is_unclear
+    return one_line(" ".join(lines)), "two speakers" if has_two else "speaker label or speech" * is_unclear
 
 
 def read_transcript(path: Path, language: str) -> list[Piece]:
@@ -153,23 +165,21 @@ def read_transcript(path: Path, language: str) -> list[Piece]:
     """
     pieces, text = [], _read_text(path).strip()
     for paragraph in re.split(r"\n\s*\n" if re.search(r"\n\s*\n", text) else r"\n", text):
-        for sentence in split_sentences(one_line(paragraph), language):
+        for sentence in split_sentences(one_line(_TAGS.sub(" ", paragraph)), language):
             clauses = _CLAUSE_END.split(sentence) if len(sentence) > 80 else [sentence]
-            pieces += [Piece(one, ends_sentence=one is clauses[-1]) for one in clauses]
-    joined: list[Piece] = []
-    for piece in pieces:
-        if count_letters(piece.text):
-            joined.append(piece)
-        elif joined:  # such as a single dash
-            joined[-1] = replace(joined[-1], text=f"{joined[-1].text} {piece.text}", ends_sentence=piece.ends_sentence)
-    if not joined:
+            for one in clauses:
+                if count_letters(one):
+                    pieces.append(Piece(one, ends_sentence=one is clauses[-1]))
+                elif pieces:  # such as a single dash
+                    pieces[-1] = Piece(f"{pieces[-1].text} {one}", ends_sentence=one is clauses[-1])
+    if not pieces:
         raise UserError(f"{path} contains no letters or digits.")
-    return joined
+    return pieces
 
 
 def _read_text(path):
     try:
-        return read_bounded(path, 64 * 2**20)
+        return re.sub("\r\n?", "\n", read_bounded(path, 64 * 2**20))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
@@ -195,7 +205,7 @@ def synchronize(
     times, count = np.array([[cue.start, cue.end] for cue in cues]), len(cues)
     offset, drift, matched = _fit(times, starts, ends)
     chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
-    if count >= _TELLING_CUES and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
+    if count >= TELLING and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
         shares = f"{100 * matched:.0f} % of its cues begin with speech, by chance {100 * chance:.0f} %"
         raise UserError(f"{path} does not belong to the recording, or is mistimed: {shares}. Give other --subtitles.")
     moved = times * (1 + drift) + offset
@@ -273,22 +283,21 @@ def _fit_line(times, starts, offset, drift):
         used = np.abs(late - np.median(late[np.abs(late) < near])) < near if (np.abs(late) < near).any() else []
         if np.count_nonzero(used) < 2:
             break
-        x, y = cues[used], late[used]
-        slope = 0.0
-        if len(x) >= _TELLING_CUES and np.ptp(x) > 0:
+        x, y, slope = cues[used], late[used], 0.0
+        if len(x) >= TELLING and np.ptp(x) > 0:
             few = np.linspace(0, len(x) - 1, min(len(x), 400)).astype(int)
             slope = theilslopes(y[few], x[few]).slope
         offset, drift = offset + np.median(y - slope * x), drift + slope
     late = late_by()
     near = np.abs(late) < _NEAR_SECONDS
     count, error = np.count_nonzero(near), np.inf
-    if count >= _TELLING_CUES:
+    if count >= TELLING:
         error = (1.5 * np.median(np.abs(late[near])) + 0.005) / (np.std(cues[near]) * np.sqrt(count) + 1e-9)
     if abs(drift) <= 2 * error:  # uncertain
         drift = 0.0
     late = late_by()
     near = np.abs(late) < (0.15 if drift else 0.5)
-    if drift and np.count_nonzero(near) >= _TELLING_CUES:
+    if drift and np.count_nonzero(near) >= TELLING:
         slope, shift = np.polyfit(cues[near], late[near], 1)  # finer than medians
         offset, drift = offset + shift, drift + slope
     elif not drift and near.any():

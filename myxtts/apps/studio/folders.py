@@ -18,12 +18,12 @@ from myxtts.apps.studio.texts import PageError
 from myxtts.apps.studio.training_form import OWN, config_in
 from myxtts.audio.files import AUDIO_EXTENSIONS, MEDIA_EXTENSIONS
 from myxtts.config.checks import without_marks
+from myxtts.data.corpora import SUBTITLES, CorpusFolder
 from myxtts.storage.base_model import BASE_NAME, MODEL, SETTINGS, kind_of, model_name
 from myxtts.storage.files import append_line, csv_delimiter, csv_text, free_path, read_csv, write_text, write_whole
 
 DATA, EXPORTS, EVALUATION, TRASH = "_data", "_exports", "_evaluation", "_trash"
 """Names of folders next to the runs. No run can have one of these names, because they begin with an underscore."""
-SUBTITLES = (".srt", ".vtt", ".ass")
 TEXT_SUFFIXES = (".txt", ".lab", ".csv", *SUBTITLES)
 RECORDINGS = ".recordings"
 """Suffix of the folder `NAME.recordings`: the long recordings for the data set NAME, with a subfolder per upload."""
@@ -143,8 +143,8 @@ class DataSets:
         plain = lambda rows: {row[0]: " ".join(str(row[1] or "").replace("|", " ").split()) for row in rows}
         before, given, lists = plain(loaded), plain(texts), {}
         for path in self.lists(folder):
-            with open(path, encoding="utf-8", newline="") as file:
-                lists[path] = [row for row in csv.reader(file, delimiter="|") if row[1:]]  # without blank lines
+            lines = (f"{line}\n" for line in CorpusFolder(folder).read_lines(path))
+            lists[path] = [row for row in csv.reader(lines, delimiter="|") if row[1:]]  # without blank lines
         now = plain(row for rows in lists.values() for row in rows)
         given = {clip: text for clip, text in given.items() if text not in (before.get(clip, text), now.get(clip, ""))}
         if other := [clip for clip in given if now.get(clip) != before[clip]]:

@@ -23,6 +23,7 @@ from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
+from myxtts.storage.speakers import composed
 from myxtts.text.language_guess import guess_language, identify_language
 from myxtts.text.languages import DEFAULT_LANGUAGE, LANGUAGES, get_language
 
@@ -97,20 +98,20 @@ def load_corpus(
 def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
     """Returns the files with `suffixes` that belong to a recording, in the order of the suffixes. For `talk.wav`, these
     are `talk.srt` and `talk.en.srt`. If there is also a recording `talk.en.wav`, only `talk.srt` is returned."""
-    kind = lambda one: one.suffix.lower()
-    paths = [recording.parent / name for name in os.listdir(recording.parent) if name.startswith(recording.stem)]
-    others = {one.stem for one in paths if kind(one) in MEDIA_EXTENSIONS}
-    tagged = lambda one: one.stem not in others and one.stem.rpartition(".")[0] == recording.stem
-    alike = lambda one: one.stem == recording.stem or tagged(one)
-    found = [one for one in paths if kind(one) in suffixes and alike(one) and one.is_file()]
-    return sorted(found, key=lambda one: (suffixes.index(kind(one)), one.stem != recording.stem, one.name))
+    kind, stem = lambda one: one.suffix.lower(), lambda one: composed(one.stem)
+    own, paths = stem(recording), map(recording.parent.joinpath, os.listdir(recording.parent))
+    paths = [one for one in paths if composed(one.name).startswith(own)]
+    others = {stem(one) for one in paths if kind(one) in MEDIA_EXTENSIONS}
+    alike = lambda name: name == own or name not in others and name.rpartition(".")[0] == own
+    found = [one for one in paths if kind(one) in suffixes and alike(stem(one)) and one.is_file()]
+    return sorted(found, key=lambda one: (suffixes.index(kind(one)), stem(one) != own, one.name))
 
 
 def text_beside(recording: Path, language: str) -> Path | None:
     """Returns the subtitle or text file next to a recording, or None. Prefers subtitles to plain text, and then a file
     with the code of `language` in its name (`talk.en.srt`). Ignores files of other languages."""
     found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
-    codes = {path: to_code(path.stem.removeprefix(recording.stem).strip(".")) for path in found}
+    codes = {path: to_code(composed(path.stem).removeprefix(composed(recording.stem)).strip(".")) for path in found}
     is_tag = lambda path: path.suffix.lower() in SUBTITLES and re.fullmatch("(?!cc)[a-z]{2}(-.*)?", codes[path])
     is_other = lambda path: codes[path] != language and (codes[path] in LANGUAGES or is_tag(path))
     fitting = [path for path in found if not is_other(path)]
@@ -174,11 +175,10 @@ def _guess_language(reading):
     if note:
         reading.note(f"{note} {counted(len(unnamed), 'clip')} had no language")
     elif unnamed and not reading.language:
-        identified = identify_language(clip.text for clip in unnamed)
-        language = identified or DEFAULT_LANGUAGE
+        language = (identified := identify_language(clip.text for clip in unnamed)) or DEFAULT_LANGUAGE
         how = "identified by their words" if identified else "the default"
         name, clips = f"{get_language(language).name} ({language})", counted(len(unnamed), "clip")
-        reading.note(f"{clips} without a language are read as {name}, {how}; --language sets another")
+        reading.note(f"{clips} without a language: read as {name}, {how}; --language sets another")
     clips = reading.utterances
     clips[:] = [replace(clip, language=language) if clip.language == reading.language else clip for clip in clips]
     by_language: dict[str, list[Utterance]] = {}
@@ -216,8 +216,9 @@ def _nothing_found(place, formats):
     """Returns the error for a data set that no format recognizes. The message lists some files and gives a hint."""
     names, tables, kinds = [], [], (*_TABLES, *_ARCHIVES)
     for path, folders, files in os.walk(place.path):
-        names += [f"{name}/" for name in sorted(folders)] + sorted(files)
-        tables += [Path(path, name) for name in sorted(files) if name.lower().endswith(kinds) and name[0] not in ".~"]
+        folders[:], files = (sorted(name for name in side if name[0] != ".") for side in (folders, files))
+        names += [f"{name}/" for name in folders] + files
+        tables += [Path(path, name) for name in files if name.lower().endswith(kinds) and name[0] != "~"]
         if len(Path(path).relative_to(place.path).parts) >= 2 or len(names) > 2_000:
             folders.clear()
     has = lambda suffixes: any(name.lower().endswith(suffixes) for name in names)
@@ -226,7 +227,8 @@ def _nothing_found(place, formats):
     if tables and len(formats) > 1:
         refuse_other_kinds(tables[0])
     below = sorted(place.path.rglob("*")) if has(MEDIA_EXTENSIONS) and len(formats) > 1 else []
-    media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file()]
+    is_shown = lambda path: not any(part[0] == "." for part in path.relative_to(place.path).parts)
+    media = [path for path in below if path.suffix.lower() in MEDIA_EXTENSIONS and path.is_file() and is_shown(path)]
     unread = [f" {printable(one)} is not read: save it as .txt." for one in names if one.lower().endswith(_DOCUMENTS)]
     hint = "names no recordings in the folder: --audio-root DIR searches another one too"
     lists = [f" {printable(one)} {hint}." for one in names if one.lower().endswith((".csv", ".tsv"))]

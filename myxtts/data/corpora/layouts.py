@@ -166,8 +166,7 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
     for path in (path for path in (*usual, *roles["training"]) if path not in training):
         reading.note("", folder.relative(path), f" is not used, because there is {training[0].name}.")
     held_out = [lists[path] for path in (*roles["validation"], *roles["test"])]
-    validation = held_out.pop(0) if roles["validation"] else None
-    tables.read_split(reading, place, lists[training[0]], validation, held_out)
+    tables.read_split(reading, place, lists[training[0]], held_out.pop(0) if roles["validation"] else None, held_out)
 
 
 def _find_lists(reading, place, folder, is_split=False):

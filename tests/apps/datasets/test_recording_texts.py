@@ -9,14 +9,7 @@ import pytest
 from planted_talk import HearsPlanted, HearsPlantedWithoutTimes, plant
 
 from myxtts.apps.datasets import alignment
-from myxtts.apps.datasets.alignment import (
-    LOW_CONFIDENCE,
-    NOT_HEARD,
-    align,
-    find_sentences,
-    fits_better_than_chance,
-    with_times,
-)
+from myxtts.apps.datasets.alignment import LOW_CONFIDENCE, NOT_HEARD, align, find_sentences, fits_speech, with_times
 from myxtts.apps.datasets.checks import share_alike
 from myxtts.apps.datasets.recording import LongAudio, survey
 from myxtts.apps.datasets.texts import Piece, clean_cue, read_subtitles, read_transcript, synchronize
@@ -50,16 +43,21 @@ def test_subtitle_formats_give_the_same_piece_also_before_zero(name, content, ti
     assert read_subtitles(tmp_path / name) == [Piece("One.", start, 2.5)]
 
 
-def test_overlapping_cues_get_a_fault_and_rolling_captions_are_split(tmp_path):
+@pytest.mark.parametrize("name, content, texts", json.loads((DATA / "subtitles.json").read_text("utf-8")))
+def test_only_the_texts_of_cues_and_transcripts_are_read(name, content, texts, tmp_path):
     pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
-    spans = [(0, 2, "One two"), (2, 4, "One two three four"), (6, 8, "Five."), (6.5, 8.5, "Six.")]
+    (tmp_path / name).write_bytes(content.encode())
+    found = read_transcript(tmp_path / name, "en") if name == "a.txt" else read_subtitles(tmp_path / name)
+    assert [piece.text for piece in found] == texts
+
+
+def test_overlapping_cues_get_a_fault(tmp_path):
+    pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
+    spans = [(0, 2, "One."), (6, 8, "Five."), (6.5, 8.5, "Six.")]
     spans += [(20, 22, "Seven."), (20.5, 29, "Eight, at much greater length.")]  # most of the short one
     blocks = [f"{k}\n00:00:{a:06.3f} --> 00:00:{b:06.3f}\n{text}\n" for k, (a, b, text) in enumerate(spans)]
     (tmp_path / "a.srt").write_text("\n".join(blocks).replace(".000", ",000").replace(".500", ",500"))
-    found = [(piece.text, piece.fault) for piece in read_subtitles(tmp_path / "a.srt")]
-    overlap = "overlapping cues"
-    assert found[:4] == [("One two", ""), ("three four", ""), ("Five.", overlap), ("Six.", overlap)]
-    assert [fault for _, fault in found[4:]] == [overlap] * 2
+    assert [piece.fault for piece in read_subtitles(tmp_path / "a.srt")] == ["", *["overlapping cues"] * 4]
 
 
 def test_transcript_is_split_into_sentences_and_long_ones_into_clauses(tmp_path):
@@ -116,13 +114,13 @@ def test_pause_within_a_sentence_is_no_boundary():
 def test_texts_in_another_order_do_not_fit():
     starts, ends = speech_of(40, 3)
     pieces = pieces_of(starts, ends)
-    assert fits_better_than_chance(align(starts, ends, pieces), starts, ends, 40)
+    assert fits_speech(align(starts, ends, pieces), starts, ends, 40, 0.0)
     texts = [pieces[k].text for k in np.random.default_rng(3).permutation(40)]
     shuffled = [replace(one, text=text) for one, text in zip(pieces, texts)]
-    assert not fits_better_than_chance(align(starts, ends, shuffled), starts, ends, 40)
+    assert not fits_speech(align(starts, ends, shuffled), starts, ends, 40, 0.0)
     starts, ends = 6.0 * np.arange(40) + np.random.default_rng(3).normal([[0], [3]], 0.2, (2, 40))
     verses = [Piece("a" * 40, *span) for span in zip(starts, ends)]  # of the same length
-    assert fits_better_than_chance(align(starts, ends, verses), starts, ends, 40)
+    assert fits_speech(align(starts, ends, verses), starts, ends, 40, 0.0)
 
 
 def test_speech_without_text_and_text_that_is_not_spoken_are_found():

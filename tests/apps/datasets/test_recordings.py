@@ -10,6 +10,8 @@ import soundfile
 from tiny import voiced
 
 from myxtts.apps.datasets import recording
+from myxtts.apps.datasets.checks import ClipFacts, Segment
+from myxtts.apps.datasets.make import _with_pauses
 from myxtts.apps.datasets.recording import LongAudio, survey
 from myxtts.apps.datasets.speech import SILENCE_DB, Atom, choose_clips, find_edges, force_cuts, to_stretches
 from myxtts.audio.files import AudioError
@@ -130,3 +132,10 @@ def test_silero_finds_no_speech_in_noise(tmp_path):
     samples = 0.05 * np.random.default_rng(0).standard_normal(3 * RATE)
     found = survey(write(tmp_path / "a.wav", samples), SileroModel(find_silero()))
     assert len(found.speech) == len(found.levels_db) and not found.speech.any()
+
+
+def test_clips_dropped_speech_and_pauses_cover_the_recording_without_overlap():
+    clip = Segment(40, 80, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14))
+    left = [Segment(start, end, reason="noise") for start, end in ((10, 50), (20, 30), (70, 90))]  # one inside another
+    found = _with_pauses([clip], left, 100)
+    assert [one.start for one in found] == [0, 10, 40, 80, 90] and [one.end for one in found] == [10, 40, 80, 90, 100]

@@ -112,6 +112,9 @@ def test_transcribed_texts_are_corrected_in_the_lists(tmp_path):
     assert data.lists(str(folder))[0].read_text() == f"{columns}\nwavs/1.wav|-one.\u200f|a|en\n"
     with pytest.raises(UserError, match="wavs/2"):  # it is no longer in the lists
         data.correct(str(folder), added, rows[1:])
+    data.lists(str(folder))[0].write_bytes(b"audio_file|text\nwavs/1.wav|\xfc")
+    with pytest.raises(UserError, match="is not UTF-8"):
+        data.correct(str(folder), added, added)
 
 
 def test_voices_of_a_comparison_are_those_of_both_models(tmp_path):
