@@ -120,10 +120,8 @@ def test_shards_written_in_any_order_equal_one_shard_and_are_not_rewritten(run, 
 
 
 def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path, tiny_corpus):
-    corpus, home = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir
-    lines = []
-    data = dict(train_data=str(corpus), prepared=str(tmp_path / "shards"))
-    changed = replace(run, data=replace(run.data, **data))
+    corpus, home, lines = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir, []
+    changed = replace(run, data=replace(run.data, train_data=str(corpus), prepared=str(tmp_path / "shards")))
     for _ in range(2):
         prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), tell=lines.append)
         SpeechDataset.open(changed)

@@ -97,9 +97,8 @@ def inspect_corpus(
                 if progress is not None:
                     progress(len(verdicts), len(paths))
     finally:
-        earlier = cached if len(verdicts) < len(paths) else {}  # an interrupted inspection adds to the cache
-        found = {path: one for path, one in zip(paths, verdicts) if one.reason not in ("missing file", "unreadable")}
-        if cache_path is not None and keeps_cache and (clips := earlier | found) != cached:
+        new = {path: one for path, one in zip(paths, verdicts) if one.reason not in ("missing file", "unreadable")}
+        if cache_path is not None and keeps_cache and (clips := cached | new) != cached:
             with suppress(OSError):  # without a cache, the next inspection is only slower
                 write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []

@@ -179,8 +179,7 @@ class CheckpointStore:
 
     def _newest(self, read):
         """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
-        steps = self.steps()
-        for step in reversed(steps):
+        for step in reversed(steps := self.steps()):
             try:
                 return read(step)
             except CheckpointError as error:

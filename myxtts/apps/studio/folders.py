@@ -42,8 +42,7 @@ def runs_in(folder: Path) -> list[str]:
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
     """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is invalid for this kind."""
-    is_valid = _NAME.fullmatch(without_marks(name or "")) or (kind == "run" and name in runs_in(home))
-    if name == BASE_NAME or not is_valid:
+    if name == BASE_NAME or not (_NAME.fullmatch(without_marks(name or "")) or kind == "run" and name in runs_in(home)):
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
 

@@ -177,8 +177,7 @@ class CorpusFolder:
         others = MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :]
         beside = (self._list(place.joinpath(*folders), for_audio=True)[0] for place in direct)
         is_other = any(key in files for files in beside for key in audio_keys(name, others))
-        hint = "--audio-root DIR searches another folder too"
-        hint = CONVERT if is_other or name.lower().endswith(others) else hint
+        hint = CONVERT if is_other or name.lower().endswith(others) else "--audio-root DIR searches another folder too"
         detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
