@@ -50,8 +50,7 @@ class SetFolder:
     def hold_back(self, record: dict[str, Any], share: float, seed: int) -> None:
         """Marks a fraction `share` of clips for validation. Keeps neighboring clips together, as they are similar."""
         rate, blocks = record["sample_rate"], defaultdict(list)
-        seconds = record["num_samples"] / rate
-        length = np.clip(0.1 * seconds, min(20.0, seconds / 6), 120.0)
+        length = min(0.1 * record["num_samples"] / rate, 120.0)  # of a block, in seconds
         for row in record["rows"]:
             if row["clip"]:
                 blocks[int(row["start"] / rate / length)].append(row)
