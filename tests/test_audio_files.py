@@ -233,6 +233,9 @@ def test_write_audio_refuses_invalid_samples_and_paths(tmp_path, samples, name, 
     with pytest.raises(AudioError) as caught:
         write_audio(tmp_path / name, samples, DECODER_SAMPLE_RATE)
     assert caught.value.reason == reason and os.listdir(tmp_path) == []
+    with pytest.raises(AudioError, match="at most 4 GiB"), AudioFile(tmp_path / "a.wav", "a.wav", 24000) as file:
+        file.num_samples = 2**31 - 100
+        file.write(np.zeros(99))
 
 
 def encode(sound_format, is_open, step=1_700):
@@ -271,7 +274,8 @@ def test_file_has_the_audio(sound_format, is_open):
 @pytest.mark.parametrize("sound_format", OPEN_FORMATS)
 def test_each_tenth_of_a_second_of_a_stream_is_sent_at_once(sound_format):
     encoder = SoundEncoder(sound_format, ENCODED_RATE, True)
-    assert all([len(encoder.add(part)) > 100 for part in np.array_split(ENCODED[:ENCODED_RATE], 10)])
+    for part in np.array_split(ENCODED[:ENCODED_RATE], 10):
+        assert len(encoder.add(part)) > 100 and not os.fstat(encoder._place).st_blocks, "and frees its memory"
 
 
 def test_open_and_whole_wav_differ_in_their_lengths_alone():

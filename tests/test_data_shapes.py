@@ -119,7 +119,7 @@ DATA = {
     "JSON by clip": lambda root: audio(root) or text(root / "a.json", json.dumps(BY_CLIP)).parent,
     "list alone, full paths": list_alone("{d}/audio/{n}.wav|{t}"),
     "full paths of another machine": listed(r"C:\me\my set\ton\{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton"),
-    "Kaldi, full paths of another machine": lambda root: kaldi(root, "/gone", "data/train/audio"),
+    "Kaldi, full paths of another machine": lambda root: kaldi(root, "/usr/" + 300 * "x", "data/train/audio"),
     "list alone, audio next door": list_alone(r"..\audio/../audio\{n}.wav|{t}"),
     "train.csv and val.csv": two_lists('{n}.wav,"{t}"', "file,text\n", ("train.csv", "val.csv")),
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),

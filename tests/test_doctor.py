@@ -125,14 +125,12 @@ def test_the_cache_is_used_for_unchanged_files_only(corpus, tmp_path, monkeypatc
     paths, read = [], doctor.read_audio
     keep = lambda path, *given, **named: paths.append(Path(path).stem) or read(path, *given, **named)
     monkeypatch.setattr(doctor, "read_audio", keep)
-
-    def taken():
-        found, paths[:] = sorted(paths), []
-        return found
-
-    cache = tmp_path / "cache.json"
+    taken, cache = lambda: [paths.pop() for _ in [*paths]], tmp_path / "cache.json"
+    with pytest.raises(ZeroDivisionError):  # an interruption
+        inspect_corpus(corpus, cache_path=cache, progress=lambda done, total: 1 // (13 - done))
+    assert len(taken()) >= 13
     first = inspect_corpus(corpus, cache_path=cache)
-    assert len(taken()) == 14
+    assert len(taken()) == 1
     assert inspect_corpus(corpus, cache_path=cache) == first and taken() == []
     soundfile.write(corpus.root / "wavs" / "good.wav", speech(pitch=300), 22050)
     os.utime(corpus.root / "wavs" / "good.wav", ns=(1, 1))

@@ -16,7 +16,7 @@ from myxtts.audio.files import AudioError
 from myxtts.config.checks import UserError
 from myxtts.data.dataset import SpeechDataset
 from myxtts.data.doctor import ClipLimits
-from myxtts.data.shards import PreparedClips, shard_name, write_shard
+from myxtts.data.shards import PreparedClips, read_index, shard_name, write_shard
 from myxtts.models.xtts import XTTS
 from myxtts.runs.opening import open_run
 from myxtts.runs.preparing import LOCK, prepare
@@ -120,10 +120,8 @@ def test_shards_written_in_any_order_equal_one_shard_and_are_not_rewritten(run, 
 
 
 def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path, tiny_corpus):
-    corpus, home = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir
-    lines = []
-    data = dict(train_data=str(corpus), prepared=str(tmp_path / "shards"))
-    changed = replace(run, data=replace(run.data, **data))
+    corpus, home, lines = shutil.copytree(tiny_corpus, tmp_path / "corpus"), run.training.checkpoint_dir, []
+    changed = replace(run, data=replace(run.data, train_data=str(corpus), prepared=str(tmp_path / "shards")))
     for _ in range(2):
         prepare(home, tmp_path / "shards", 2, "/CPU:0", None, str(corpus), tell=lines.append)
         SpeechDataset.open(changed)
@@ -175,7 +173,7 @@ def test_a_stop_loses_only_the_shard_in_progress(run, shards, tmp_path):
     assert clips_of(prepared) == clips_of(shards)
 
 
-def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corpus):
+def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corpus, monkeypatch):
     prepared = PreparedClips.open(shards)
     with pytest.raises(UserError, match="codes of another DVAE"):
         prepared.require_dvae("0" * 32)
@@ -187,6 +185,8 @@ def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corp
     fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})
     with pytest.raises(UserError, match="this run would train its own"):
         open_run(with_prepared(fresh, shards))
+    monkeypatch.setattr("myxtts.storage.files.MAX_JSON_BYTES", 99)  # an index of many clips is larger
+    assert read_index(shards, 0, 1, prepared.dvae)
 
 
 def test_damage_is_found(run, shards, tmp_path):

@@ -217,8 +217,9 @@ def test_list_as_windows_writes_it_and_with_any_characters_in_its_texts_is_read(
 def test_line_of_a_batch_is_read_in_the_language_of_its_letters_in_the_default_voice(capsys):
     front, _ = open_text_front(base_folder())
     model = SimpleNamespace(text_front=front, languages=front.tokenizer.languages, as_voice=lambda *given: given)
-    given = SimpleNamespace(checkpoint=base_folder(), own=None, requested=None, batch="a.txt")
-    assert say._requests([say.Line(1, "a", "ሰላም", "", "")], model, None, given)[0][1:] == ((None, "am"), "am")
+    given, shown = SimpleNamespace(checkpoint=base_folder(), own=None, requested=None, batch="a.txt"), []
+    lines, progress = [say.Line(1, "a", "ሰላም", "", "")], lambda *counts: shown.append(counts)
+    assert say._requests(lines, model, None, given, progress)[0][1:] == ((None, "am"), "am") and shown == [(1, 1)]
     assert "line 1: The text is in Ethiopic letters" in capsys.readouterr().err
 
 

@@ -27,8 +27,7 @@ _HARMLESS = 0, errno.EINTR, errno.ESPIPE, errno.ENOTTY, errno.EDOM, errno.ERANGE
 
 def check_suffix(path: AnyPath) -> str:
     """Returns the lower-case suffix of `path`. Raises `AudioError` if `write_audio` does not support it."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in _SUFFIXES:
+    if (suffix := Path(path).suffix.lower()) not in _SUFFIXES:
         known = ", ".join(_SUFFIXES)
         raise AudioError(path, "unsupported", f"the suffix must be one of {known}. Received: {suffix or 'none'}.")
     return suffix
@@ -59,13 +58,14 @@ class AudioFile:
     `place`, a path (often of a temporary file) or an open descriptor, is where the file is written. `path` is the final
     path. Its suffix selects the format, and errors name this path. WAV and FLAC have 16 bits. If `from_rate` is not
     None, `write` resamples from `from_rate` to `sample_rate` (in Hz). `options` are those of `soundfile.SoundFile`.
-    Raises `AudioError` for an unsupported `sample_rate`, and `OSError` if the disk is full.
+    Raises `AudioError` for an unsupported `sample_rate` or a WAV file of 4 GiB, and `OSError` if the disk is full.
     """
 
     def __init__(self, place: AnyPath | int, path: AnyPath, sample_rate: int, from_rate: int | None = None, **options):
         self.path, self.num_samples, is_same_rate = path, 0, from_rate in (None, sample_rate)
         self._resampler = None if is_same_rate else soxr.ResampleStream(from_rate, sample_rate, 1, dtype="float32")
         container, subtype = _FORMATS[Path(path).suffix.lower()]
+        self._is_limited = container == "WAV" and not isinstance(place, int)  # not a stream
         place = place if isinstance(place, int) else os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             with _disk_errors():
@@ -85,6 +85,8 @@ class AudioFile:
             raise AudioError(self.path, "not finite", "the samples to write contain NaN or infinity.")
         # Rounding is done here, because libsndfile rounds a few samples differently.
         samples = to_int16(samples) if self._file.subtype == "PCM_16" else np.clip(samples, -1, 1)
+        if self._is_limited and 44 + 2 * (self.num_samples + len(samples)) >= 2**32:  # the header has 32 bits for it
+            raise AudioError(self.path, "too long", "a WAV file has at most 4 GiB; write .flac or .mp3 instead.")
         for first in range(0, len(samples), _BLOCK_SAMPLES):  # in one call, Vorbis would need a stack of that size
             with _disk_errors():
                 self._file.write(samples[first : first + _BLOCK_SAMPLES])
@@ -163,6 +165,7 @@ class SoundEncoder:
             self._given = 72_000 * MPEG_BITRATES[2][(third >> 4) - 1] // self.sample_rate + (third >> 1 & 1)
         new = os.pread(self._place, max(0, size - self._given), self._given)
         self._given += len(new)
+        os.ftruncate(self._place, 0)  # frees the memory; libsndfile continues at its offset
         if is_start and self.sound_format == "wav":  # players and `read_audio` accept these as an unknown length
             return new[:4] + 4 * b"\xff" + new[8:40] + 4 * b"\xff" + new[44:]
         return new

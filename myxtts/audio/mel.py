@@ -46,8 +46,7 @@ class MelSpec:
 
     def window_values(self) -> np.ndarray:
         """Returns the analysis window, `(win_length,)` float32."""
-        window = np.hamming if self.window == "hamming" else np.hanning
-        return window(self.win_length + 1)[:-1].astype("float32")
+        return (np.hamming if self.window == "hamming" else np.hanning)(self.win_length + 1)[:-1].astype("float32")
 
     def band_at(self, hz: float) -> float:
         """Converts a frequency to a fractional band number; the center of band `i` is `i + 0.5`."""
@@ -124,8 +123,7 @@ class MelSpectrogram:
         blocks, num_frames = self._blocks(wav)
         if not by_clip:
             return self._log_mel(self._frames(blocks, num_frames), self._filters)
-        one = lambda clip: self._log_mel(self._frames(clip[None], num_frames)[0], self._filter_groups)
-        return ops.map(one, blocks)
+        return ops.map(lambda clip: self._log_mel(self._frames(clip[None], num_frames)[0], self._filter_groups), blocks)
 
     def _log_mel(self, frames, filter_groups):
         """Converts frames `(..., F, win_length)` to log-mel `(..., F, num_mels)`, with filters from `_pooled`."""
@@ -242,9 +240,8 @@ def _pooling_to(mel, filters, power):
 def _spectrum_to_wav(spectrum, window, energy):
     """Returns the waveform `(S,)` whose spectra are closest to `spectrum`, `(F, 1 + n_fft // 2)` complex (Griffin and
     Lim 1984, eq. 6). `energy` is the overlap-added square of the window."""
-    frames = scipy.fft.irfft(spectrum, n=len(window)) * window
     start, num_samples = len(window) // 2, (len(spectrum) - 1) * DVAE_MEL.hop_length
-    return (_overlap_add(frames) / energy)[start : start + num_samples]
+    return (_overlap_add(scipy.fft.irfft(spectrum, n=len(window)) * window) / energy)[start : start + num_samples]
 
 
 def _overlap_add(frames):

@@ -331,7 +331,8 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     # `options` and `check` are keyword arguments of `Synthesizer.batch`.
     folder = Path(arguments.output_folder)
     name_of = lambda line: f"{line.id}.{arguments.format}"
-    requests = _requests(lines, synthesizer, voice, arguments)
+    with progress_bar("checking", "line") as progress:
+        requests = _requests(lines, synthesizer, voice, arguments, progress)
     file = folder / SPOKEN_FILE
     digests = read_json(file) if file.is_file() else {}
     if not isinstance(digests, dict):
@@ -342,9 +343,8 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     stores = stores_in(synthesizer.folder).items()
     digests_of = [store.digest(chosen_step(store, part, arguments.which)) for part, store in stores]
     settings = repr((which, sorted(options.items(), key=str), digests_of))
-    wanted = {}
-    for line, own, language in requests:
-        wanted[name_of(line)] = digest_bytes(repr((line.text, language, settings)).encode() + own.latents.tobytes())
+    digest = lambda line, own, code: digest_bytes(repr((line.text, code, settings)).encode() + own.latents.tobytes())
+    wanted = {name_of(request[0]): digest(*request) for request in requests}
     is_spoken = lambda name: digests.get(name) == wanted[name] and (folder / name).is_file()
     waiting = [request for request in requests if not is_spoken(name_of(request[0]))]
     new, done = len(waiting), len(requests) - len(waiting)
@@ -369,7 +369,7 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
     return 0
 
 
-def _requests(lines, synthesizer, voice, arguments):
+def _requests(lines, synthesizer, voice, arguments, progress):
     """Returns `(line, voice, language)` for each line. Raises `UserError` for the first line that cannot be spoken."""
     speakers, requests, voices, notes = read_speakers(arguments.checkpoint), [], {}, {}
     own_of = cache(lambda name: language_of(arguments.checkpoint, name if name in speakers else None))
@@ -388,7 +388,7 @@ def _requests(lines, synthesizer, voice, arguments):
             raise UserError(f"Line {line.number} of {arguments.batch} cannot be spoken. {error}") from error
         notes.setdefault(note, []).append(line.number)
         requests.append((line, voices[key], language))
-    for note, numbers in notes.items():
-        if note:
-            print(f"{counted(len(numbers), 'line')}, the first is line {numbers[0]}: {note}", file=sys.stderr)
+        progress(len(requests), len(lines))
+    for note in filter(None, notes):
+        print(f"{counted(len(notes[note]), 'line')}, the first is line {notes[note][0]}: {note}", file=sys.stderr)
     return requests

@@ -84,21 +84,21 @@ def inspect_corpus(
     """Checks the audio and the transcript of every clip of a corpus, decoding in `workers` threads. Returns the corpus
     with only the accepted clips, with further rejections, and with warnings about accepted clips.
 
-    `cache_path` is a JSON file with earlier results. An audio file is decoded again only if its size, its modification
-    time or `limits` has changed. If `keeps_cache`, saves new results in the file. Calls `progress` after each clip.
+    `cache_path` is a JSON file with earlier results. An audio file is decoded again only if its size, modification time
+    or `limits` changed. If `keeps_cache`, saves new results, even if interrupted. Calls `progress` after each clip.
     """
     key = [6, MODEL_SAMPLE_RATE, *limits]  # 6: version of the cache
     cached = _load_cache(cache_path, key) if cache_path is not None else {}
     verdicts, paths = [], [utterance.wav_path for utterance in corpus.utterances]
-    with ThreadPool(workers) as pool:
-        for verdict in pool.imap(lambda path: _examine(path, limits, cached.get(path)), paths):
-            verdicts.append(verdict)
-            if progress is not None:
-                progress(len(verdicts), len(paths))
-    if cache_path is not None and keeps_cache:
-        found = zip(paths, verdicts)
-        clips = {path: verdict for path, verdict in found if verdict.reason not in ("missing file", "unreadable")}
-        if clips != cached:
+    try:
+        with ThreadPool(workers) as pool:
+            for verdict in pool.imap(lambda path: _examine(path, limits, cached.get(path)), paths):
+                verdicts.append(verdict)
+                if progress is not None:
+                    progress(len(verdicts), len(paths))
+    finally:
+        new = {path: one for path, one in zip(paths, verdicts) if one.reason not in ("missing file", "unreadable")}
+        if cache_path is not None and keeps_cache and (clips := cached | new) != cached:
             with suppress(OSError):  # without a cache, the next inspection is only slower
                 write_text(cache_path, json.dumps({"limits": key, "clips": clips}))
     rejections, good = list(corpus.rejections), []

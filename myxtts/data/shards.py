@@ -24,7 +24,7 @@ FORMAT = 3
 MANIFEST = "manifest.json"
 MAX_SHARDS = 99_999
 MAX_SHARD_CLIPS = 200_000
-"""Maximum number of clips per shard, so that an index stays well below the size limit of `read_json`."""
+"""Maximum number of clips per shard: a shard is written as a whole, so an interruption loses the shard in progress."""
 DIGITS = 12  # number of hexadecimal digits of a clip's digest that an index stores
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # TFRecord header: length and its checksum; footer: data checksum
 _AGAIN = "Run the same `myxtts prepare` again"
@@ -119,15 +119,15 @@ def _examples(clip_id, codes, pcm):
 def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, Any] | None:
     """Returns the content of a shard's index file, or None if the shard is incomplete.
     Raises `UserError` if the DVAE digest in the index is not `dvae`, or the format is not `FORMAT`."""
-    name = shard_name(number, shards)
+    stem = folder / shard_name(number, shards)
     try:
-        index = read_json(folder / f"{name}.json")
-    except UserError:  # missing or damaged
+        index = parse_json(_read_bytes(f"{stem}.json"), f"{stem}.json")  # `read_json` would refuse that of many clips
+    except (UserError, FileNotFoundError):  # damaged or missing
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
         hint = "Give another --output, or remove the folder."
-        raise UserError(f"{folder / name} was made with another DVAE or another version of MyXTTS. {hint}")
-    return index if _file_size(f"{folder / name}.tfrecord") == index["bytes"] else None
+        raise UserError(f"{stem} was made with another DVAE or another version of MyXTTS. {hint}")
+    return index if _file_size(f"{stem}.tfrecord") == index["bytes"] else None
 
 
 def refuse_other_count(folder: Path, shards: int) -> None:

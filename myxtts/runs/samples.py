@@ -252,7 +252,7 @@ def speak_last_words(config: XTTSConfig, dataset: SpeechDataset, device: str) ->
     if texts := settings.closing_texts:
         clips = [clip for clip, _ in zip(cycle(voices_of[speaker] for speaker in sorted(voices_of)), texts)]
     else:
-        others = (clip for clip in dataset.validation if clip not in voices_of.values())
+        others = (clip for clip in dataset.validation if clip != voices_of[clip.speaker])
         clips = [*voices_of.values(), *others][: settings.num_samples]
         texts = [clip.text for clip in clips]
     spoken = []

@@ -20,7 +20,7 @@ from myxtts.config.rates import CODE_STRIDE_SAMPLES, MODEL_SAMPLE_RATE
 from myxtts.config.settings import Default
 from myxtts.config.stages import STAGES
 from myxtts.config.training import SLURM, TUNABLE, TrainingConfig, workers_in, workers_of_slurm
-from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus, text_beside
+from myxtts.data.corpora import SUBTITLES, TextsMissing, files_beside, load_corpus, texts_beside
 from myxtts.data.sample_corpus import MANIFEST_FILE, SENTENCES, make_sample_corpus, unheard_sentences
 from myxtts.devices.configuration import check_devices, device_request, early_gpu_configuration, visible_gpus
 from myxtts.devices.device_plan import DevicePlan
@@ -300,9 +300,9 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
     outside = not home.resolve().is_relative_to(root.resolve())
     require(outside, "--checkpoint-dir", "a folder outside of the recordings", printable(str(home)))
     language = data.language or _language_of(missing.recordings)
-    has_texts = all((text_beside(path, language) or path).suffix.lower() in SUBTITLES for path in missing.recordings)
+    has_texts = all(str(one).lower().endswith(SUBTITLES) for one in texts_beside(missing.recordings, language).values())
     recognizer = config.training.evaluation_recognizer or ("" if has_texts else "base")
-    files = [file for path in missing.recordings for file in (path, *files_beside(path, SUBTITLES))]
+    files = [one for path, found in files_beside(missing.recordings, SUBTITLES).items() for one in (path, *found)]
     top = root if root.is_dir() else root.parent  # subfolders are speakers
     contents = [[os.path.relpath(file, top), digest_file(file) if file.is_file() else ""] for file in files]
     folder = home / "dataset" / digest_bytes(json.dumps([contents, language, recognizer]).encode(), 4)
@@ -328,7 +328,7 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 def _language_of(recordings):
     """Identifies the language of recordings by their subtitles; returns the default language if there are none."""
     texts = []
-    for path in (path for recording in recordings for path in files_beside(recording, SUBTITLES)[:1]):
+    for path in (path for found in files_beside(recordings, SUBTITLES).values() for path in found[:1]):
         with suppress(Exception):  # pysubs2 raises errors of any type; `make_dataset` reports the file
             import pysubs2
 

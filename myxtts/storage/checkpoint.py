@@ -179,8 +179,7 @@ class CheckpointStore:
 
     def _newest(self, read):
         """Returns `read(step)` for the newest step at which it raises no `CheckpointError`; None if there is none."""
-        steps = self.steps()
-        for step in reversed(steps):
+        for step in reversed(steps := self.steps()):
             try:
                 return read(step)
             except CheckpointError as error:
@@ -276,10 +275,7 @@ class CheckpointStore:
                 with suppress(OSError):  # not necessary for reading, and the folder may belong to another user
                     for replaced in self.folder.glob(".step_*.replaced"):
                         path = replaced.with_name(replaced.stem[1:])
-                        if path.exists():
-                            shutil.rmtree(replaced)
-                        else:
-                            replaced.replace(path)
+                        shutil.rmtree(replaced) if path.exists() else replaced.replace(path)
                     self._list_best()
                 return step
         return None
@@ -314,8 +310,7 @@ class CheckpointStore:
         path = self.path(step) / STATE
         _check_file(path, _entry(path))
         state = files.read_json(path)
-        found = state.get("step") if isinstance(state, dict) else None
-        if found != step:
+        if (found := state.get("step") if isinstance(state, dict) else None) != step:
             raise CheckpointError(f"{path} is of step {found!s:.20}, not of step {step}: it was moved or damaged.")
         return checked_state(state, path)
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -207,12 +208,15 @@ def listed_seconds(row: dict[str, str]) -> float:
 
 def read_metrics(folder: AnyPath) -> list[dict]:
     """Reads a run's `metrics.jsonl`, one dictionary per line; skips incomplete lines, which a killed run may leave."""
-    path, found = Path(folder, METRICS), []
-    if not path.is_file():
-        return found
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
-            one = json.loads(line)
-            if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys():
-                found.append(one)
-    return found
+    path = Path(folder, METRICS)
+    return [*_read_metrics(path, os.path.getsize(path), os.path.getmtime(path))] if path.is_file() else []
+
+
+@lru_cache(2)  # the page reads them every 2 s
+def _read_metrics(path, size, changed):
+    found = []
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for line in file:
+            with suppress(ValueError):
+                found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict) and {"stage", "step", "kind"} <= one.keys()]

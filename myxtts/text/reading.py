@@ -6,7 +6,7 @@ Exported models contain copies of this module and its imports. These modules mus
 import re
 import unicodedata
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 from myxtts.text.cleaners import CLOSING, DIRECTION_MARKS, plain_letter, replace_unknown, split_text
@@ -25,6 +25,7 @@ _PAUSES = {
     SENTENCE_PAUSE_SECONDS: re.compile(rf"""(?:[.!?…؟۔।॥。！？｡።፧፨]|፡፡){CLOSING}[」』）]*$"""),
     CLAUSE_PAUSE_SECONDS: re.compile(rf"[,;:،؛、，；：፣፤፥—–][{DIRECTION_MARKS}]*$"),
 }
+_written = lru_cache(4)(written)  # a text is read to check it, to find its unknown letters and to tokenize it
 
 
 class Piece(NamedTuple):
@@ -47,7 +48,7 @@ class Reader(NamedTuple):
     def read(self, text: str, language: str) -> str:
         """Returns the text to tokenize. Replaces unknown characters only if each of them has a replacement.
         Raises `UserError` if a package for the language is not installed."""
-        cleaned = written(text, language, self.g2p)
+        cleaned = _written(text, language, self.g2p)
         if "[" in cleaned:
             # A text may contain the name of a control token, which must not become that token.
             cleaned = self.control_tokens.sub(lambda match: f"({match.group()[1:-1]})", cleaned)
@@ -101,8 +102,7 @@ class Reader(NamedTuple):
         """
         read, entry = cache(lambda piece: self.spoken(piece, language)), get_language(language)
         shortest = min(40, entry.char_limit // 4)  # lines of hard-wrapped prose have more characters
-        goes_on = _HYPHEN, *_PAUSES.values()  # or the mark at its end decides
-        ends = lambda line: 0 < len(line) < shortest and not any(ending.search(line) for ending in goes_on)
+        ends = lambda one: 0 < len(one) < shortest and not any(end.search(one) for end in (_HYPHEN, *_PAUSES.values()))
         longest_word = lambda part: max(map(len, _WORD.findall(part)), default=1)
 
         def shortened(part: str, limit: int) -> list[str]:

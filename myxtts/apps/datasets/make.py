@@ -18,7 +18,7 @@ from myxtts.apps.datasets.texts import TELLING, Piece, count_letters, is_subtitl
 from myxtts.audio.encoding import write_audio
 from myxtts.audio.files import MEDIA_EXTENSIONS
 from myxtts.config.checks import UserError, counted
-from myxtts.data.corpora import TEXTS, files_beside, text_beside
+from myxtts.data.corpora import TEXTS, files_beside, texts_beside
 from myxtts.storage.files import digest_file, write_whole_folder
 
 _HIGHEST_PEAK = 10 ** (-1 / 20)  # -1 dB of full scale
@@ -32,7 +32,7 @@ def make_dataset(
     Recordings that already have clips in the set are skipped. If a recording fails, the recordings added before it stay
     in the set. `options` are those returned by `command.open_options`. `tell` is called with each message.
     """
-    files: list[Path] = []
+    files: dict[Path, None] = {}
     for path in map(Path, recordings):
         found = [at for at in path.glob("[!.]*") if at.suffix.lower() in MEDIA_EXTENSIONS] if path.is_dir() else [path]
         if not found or path.suffix.lower() in TEXTS:
@@ -40,10 +40,11 @@ def make_dataset(
             if path.is_file() or any(one.suffix.lower() in TEXTS for one in path.glob("*")):
                 hint = f"To train on its texts: `myxtts train --train-data {shlex.quote(str(path))}`"
             raise UserError(f"{path} contains no recordings. {hint}.")
-        files += [one for one in sorted(found) if one not in files]
+        files |= dict.fromkeys(sorted(found))
     if options.text and len(files) > 1:
         raise UserError(f"--subtitles and --transcript are for one recording. Received: {len(files)}.")
-    texts = {path: options.text or text_beside(path, options.language) for path in files}
+    texts = dict.fromkeys(files, options.text) if options.text else texts_beside(files, options.language)
+    alike = files_beside(files, MEDIA_EXTENSIONS)
     pieces = {path: read_text(path, text, options) for path, text in texts.items()}
     with open_set(output) as folder:
         known = {one["digest"] for one in folder.records() if clips_of([one])}  # of recordings with any name
@@ -51,8 +52,7 @@ def make_dataset(
             if (digest := digest_file(path)) in known:
                 tell(f"{path.name}: already in the data set")
                 continue
-            alike = files_beside(path, MEDIA_EXTENSIONS)
-            if twins := [one.name for one in alike if one.name != path.name and digest_file(one) in known]:
+            if twins := [one.name for one in alike[path] if one.name != path.name and digest_file(one) in known]:
                 tell(f"{path.name}: skipped, because {twins[0]} of the same name is in the data set")
                 continue
             identity = source_id(path.name, digest)

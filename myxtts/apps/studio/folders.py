@@ -42,8 +42,7 @@ def runs_in(folder: Path) -> list[str]:
 
 def named_folder(home: Path, name: str, kind: str = "run") -> Path:
     """Returns `home / name`. `kind` is `run` or `data`. Raises `UserError` if `name` is invalid for this kind."""
-    is_valid = _NAME.fullmatch(without_marks(name or "")) or (kind == "run" and name in runs_in(home))
-    if name == BASE_NAME or not is_valid:
+    if name == BASE_NAME or not (_NAME.fullmatch(without_marks(name or "")) or kind == "run" and name in runs_in(home)):
         raise PageError(f"bad_name_{kind}", repr(name)) if name else PageError(f"no_name_{kind}")
     return home / name
 
@@ -119,8 +118,8 @@ class DataSets:
         if self.recordings(name).exists() or (folder / "metadata.csv").is_file():
             raise PageError("other_set", name)
         folder.mkdir(parents=True, exist_ok=True)
-        number = next(n for n in range(1, 10**6) if not list(folder.glob(f"recorded_{n:04d}.*")))
-        target = folder / f"recorded_{number:04d}{suffix}"
+        taken = {name.partition(".")[0] for name in os.listdir(folder)}
+        target = folder / next(f"recorded_{n:04d}{suffix}" for n in range(1, 10**6) if f"recorded_{n:04d}" not in taken)
         write_text(target.with_suffix(".txt"), f"{text.strip()}\n")
         with write_whole(target) as temporary:
             shutil.copyfile(recording, temporary)

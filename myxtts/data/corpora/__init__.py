@@ -14,7 +14,7 @@ import pkgutil
 import re
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,9 +68,8 @@ def load_corpus(
         require(Path(folder).is_dir(), "--audio-root", "an existing folder", folder)
     refuse_other_kinds(root)
     root = Path(root)
-    home = root if root.is_dir() else root.parent
     inner = formats if chosen[0].name == "speaker-folders" else chosen  # speakers' folders may have other formats
-    reading = Reading(CorpusFolder(home, audio_roots), language or "", inner)
+    reading = Reading(CorpusFolder(root if root.is_dir() else root.parent, audio_roots), language or "", inner)
     folder = reading.folder.root
     place = Place(folder, "", folder.name, None if root.is_dir() else folder / file_key(root.name))
     try:
@@ -95,27 +94,31 @@ def load_corpus(
     return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes)
 
 
-def files_beside(recording: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Returns the files with `suffixes` that belong to a recording, in the order of the suffixes. For `talk.wav`, these
-    are `talk.srt` and `talk.en.srt`. If there is also a recording `talk.en.wav`, only `talk.srt` is returned."""
-    kind, stem = lambda one: one.suffix.lower(), lambda one: composed(one.stem)
-    own, paths = stem(recording), map(recording.parent.joinpath, os.listdir(recording.parent))
-    paths = [one for one in paths if composed(one.name).startswith(own)]
-    others = {stem(one) for one in paths if kind(one) in MEDIA_EXTENSIONS}
-    alike = lambda name: name == own or name not in others and name.rpartition(".")[0] == own
-    found = [one for one in paths if kind(one) in suffixes and alike(stem(one)) and one.is_file()]
-    return sorted(found, key=lambda one: (suffixes.index(kind(one)), stem(one) != own, one.name))
+def files_beside(recordings: Collection[Path], suffixes: Sequence[str]) -> dict[Path, list[Path]]:
+    """Returns the files with `suffixes` that belong to each recording, in the order of the suffixes. For `talk.wav`,
+    these are `talk.srt` and `talk.en.srt`; if there is also a recording `talk.en.wav`, only `talk.srt`."""
+    kind, stem, found = lambda one: one.suffix.lower(), lambda one: composed(one.stem), {}
+    for folder in {one.parent for one in recordings}:
+        paths = [folder / name for name in os.listdir(folder)]
+        media = {stem(one) for one in paths if kind(one) in MEDIA_EXTENSIONS}
+        for one in (path for path in paths if kind(path) in suffixes and path.is_file()):
+            for own in {stem(one), stem(one) if stem(one) in media else stem(one).rpartition(".")[0]}:
+                found.setdefault((folder, own), []).append((suffixes.index(kind(one)), stem(one) != own, one.name, one))
+    return {one: [path for *_, path in sorted(found.get((one.parent, stem(one)), ()))] for one in recordings}
 
 
-def text_beside(recording: Path, language: str) -> Path | None:
-    """Returns the subtitle or text file next to a recording, or None. Prefers subtitles to plain text, and then a file
-    with the code of `language` in its name (`talk.en.srt`). Ignores files of other languages."""
-    found = files_beside(recording, (*SUBTITLES, ".txt", ".lab"))
-    codes = {path: to_code(composed(path.stem).removeprefix(composed(recording.stem)).strip(".")) for path in found}
-    is_tag = lambda path: path.suffix.lower() in SUBTITLES and re.fullmatch("(?!cc)[a-z]{2}(-.*)?", codes[path])
-    is_other = lambda path: codes[path] != language and (codes[path] in LANGUAGES or is_tag(path))
-    fitting = [path for path in found if not is_other(path)]
-    return max(fitting, key=lambda path: (path.suffix.lower() in SUBTITLES, codes[path] == language), default=None)
+def texts_beside(recordings: Collection[Path], language: str) -> dict[Path, Path | None]:
+    """Returns the subtitle or text file next to each recording, or None. Prefers subtitles to plain text, and then a
+    file with the code of `language` in its name (`talk.en.srt`). Ignores files of other languages."""
+
+    def choose(recording, found):
+        codes = {path: to_code(composed(path.stem).removeprefix(composed(recording.stem)).strip(".")) for path in found}
+        is_tag = lambda path: path.suffix.lower() in SUBTITLES and re.fullmatch("(?!cc)[a-z]{2}(-.*)?", codes[path])
+        is_other = lambda path: codes[path] != language and (codes[path] in LANGUAGES or is_tag(path))
+        fitting = [path for path in found if not is_other(path)]
+        return max(fitting, key=lambda path: (path.suffix.lower() in SUBTITLES, codes[path] == language), default=None)
+
+    return {one: choose(one, found) for one, found in files_beside(recordings, (*SUBTITLES, ".txt", ".lab")).items()}
 
 
 def _other_kind(root):

@@ -48,14 +48,14 @@ class CorpusFolder:
 
     def __init__(self, root: str | Path, audio_roots: Sequence[str | Path] = ()):
         self.root = Path(root).resolve()
-        self._given_roots = self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
+        self.given_roots = self.audio_roots = tuple(Path(one).resolve() for one in audio_roots)
         # Roots are also kept with their symbolic links, because paths in lists may contain such links.
         written = (Path(os.path.abspath(one)) for one in (root, *audio_roots))
         self._roots = dict.fromkeys([self.root, *self.audio_roots, *written])
         self.linked: set[Path] = set()
         """Folders outside the data set from which audio is read, because symbolic links or a list point to them."""
         self.searched: set[Path] = {*self.audio_roots}
-        """Folders whose direct subfolders are also searched for audio files."""
+        """Folders of the list being read and `given_roots`: their direct subfolders are also searched for audio."""
         self._links: set[Path] = set()
         # Formats read a list twice: to recognize it, and to read its clips.
         self.read_lines = lru_cache(maxsize=2)(self._read_lines)
@@ -76,7 +76,7 @@ class CorpusFolder:
         if self.audio_roots or not outside or 2 * len(outside) < len(names):
             return
         common = Path(os.path.commonpath([path.parent for path in outside]))
-        if common.is_dir() and common.parent != common and os.stat(common).st_uid == os.geteuid():
+        if os.path.isdir(common) and common.parent != common and os.stat(common).st_uid == os.geteuid():
             self.allow(common)
             self.linked.add(common)
 
@@ -177,8 +177,7 @@ class CorpusFolder:
         others = MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :]
         beside = (self._list(place.joinpath(*folders), for_audio=True)[0] for place in direct)
         is_other = any(key in files for files in beside for key in audio_keys(name, others))
-        hint = "--audio-root DIR searches another folder too"
-        hint = CONVERT if is_other or name.lower().endswith(others) else hint
+        hint = CONVERT if is_other or name.lower().endswith(others) else "--audio-root DIR searches another folder too"
         detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."
         raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
 
@@ -229,7 +228,7 @@ class CorpusFolder:
         real = Path(os.path.realpath(path))
         links = [one for one in (path, *path.parents) if one.is_relative_to(self.root) and one.is_symlink()]
         # Folders from `allow_named` are only for audio files that a list names, not for other files or links.
-        roots = self.root, *(self.audio_roots if for_audio and not links else self._given_roots)
+        roots = self.root, *(self.audio_roots if for_audio and not links else self.given_roots)
         if any(real.is_relative_to(root) for root in roots):
             return
         is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)

@@ -206,7 +206,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
     if not sources:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
     folder.allow_named([source for _, source in sources if source])
-    folder.searched.add(place.path)
+    folder.searched = {*folder.given_roots, place.path}
     for number, (key, source) in enumerate(sources, 1):
         with reading.clip(key, number, path):
             if not key or not is_name(key):

@@ -264,7 +264,7 @@ def _located(reading, place, path, dialect, columns, header_line=None, is_guess=
     """Creates a `Table`. Audio may be in `wavs/`, `place`, their subfolders, or a folder that `allow_named` adds."""
     table = Table(path, dialect, columns, (place.path / "wavs", place.path), header_line, is_guess)
     reading.folder.allow_named([*_clip_names(reading, table)])
-    reading.folder.searched.update(table.audio_places)
+    reading.folder.searched = {*reading.folder.given_roots, *table.audio_places}
     return table
 
 

@@ -24,7 +24,7 @@ from myxtts.apps.datasets.make import make_dataset
 from myxtts.apps.datasets.set_folder import describe_doubts
 from myxtts.cli.arguments import keywords
 from myxtts.config.checks import UserError
-from myxtts.data.corpora import files_beside, load_corpus, text_beside
+from myxtts.data.corpora import files_beside, load_corpus, texts_beside
 
 pytest.importorskip("pysubs2", reason="pysubs2 (extra recordings) is not installed")
 
@@ -163,10 +163,12 @@ def test_speech_without_subtitle_is_dropped_and_unspoken_subtitles_are_reported(
     assert "talk.wav: text from talk.en-GB.srt" in capsys.readouterr().out
     for name in ("talk.2.wav", "talk.2.srt", "talk.sv.srt"):
         (tmp_path / name).touch()
-    assert [text_beside(planted.path, code) for code in ("de", "fa")] == [tmp_path / "talk.de.srt", None]
-    assert {one.suffixes[0] for one in files_beside(planted.path, [".srt"])} == {".en-GB", ".de", ".sv"}
     (tmp_path / "e\u0301.de.srt").touch()  # as macOS decomposes é
-    assert text_beside(tmp_path / "\xe9.wav", "de").name == "e\u0301.de.srt"
+    recordings = [planted.path, tmp_path / "\xe9.wav"]
+    with mock.patch("os.listdir", return_value=[path.name for path in tmp_path.iterdir()]) as listing:
+        texts = [[text and text.name for text in texts_beside(recordings, code).values()] for code in ("de", "fa")]
+    assert texts == [["talk.de.srt", "e\u0301.de.srt"], [None, None]] and listing.call_count == 2
+    assert {one.suffixes[0] for one in files_beside(recordings, [".srt"])[planted.path]} == {".en-GB", ".de", ".sv"}
     assert right_share(planted, tmp_path / "set") >= 0.98
     left = [row for row in read_segments(tmp_path / "set") if row["reason"] == "speech without text"]
     assert sum(float(row["end_seconds"]) - float(row["start_seconds"]) for row in left) == pytest.approx(2.0, abs=0.2)
