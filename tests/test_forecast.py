@@ -121,7 +121,8 @@ def test_time_left_includes_later_stages_and_is_in_each_log_line(tmp_path, monke
 
 
 def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeypatch, capsys):
-    config = tiny_run_config("there", tmp_path, training={"validate_every_steps": 10, "sample_every_steps": 10})
+    every = dict.fromkeys(("validate_every_steps", "sample_every_steps", "evaluate_every_steps"), 10)
+    config = tiny_run_config("there", tmp_path, training=every)
     dataset = SimpleNamespace(config=config)
     monkeypatch.setattr(agenda.time, "process_time", lambda: 2 * time.monotonic())  # two threads
     monkeypatch.setattr(agenda, "try_stage", lambda data, stage, plan: {"dvae": (0.1, 0.5), "gpt": (0.3, 1.0)}[stage])
@@ -151,7 +152,7 @@ def test_time_of_a_run_is_estimated_from_a_trial_of_its_stages(tmp_path, monkeyp
     console.on_finished(SimpleNamespace(validation=[]))
     said = capsys.readouterr().out
     assert f"whole run: {tqdm.format_interval(times['dvae'][1] + times['gpt'][1])}, until" in said
-    assert "Other programs use about 100% of the cores" in said
+    assert "gpt, without speech evaluations and samples). Other programs use about 100% of the cores" in said
     assert "Took:         00:00 (expected 01:" in said and "0.1 GB of disk (expected 0.2)" in said
 
 

@@ -121,9 +121,9 @@ def test_calibrated_confidence_is_a_probability_and_low_if_there_is_a_fault():
 def test_improbable_codes_and_distorted_audio_are_flagged():
     logs = np.array([*[-1.0] * 40, *[-9.0] * 4, *[-1.0] * 40, -0.1])
     assert features(reading(STEADY, 20)._replace(logs=logs))["unlikely"] == pytest.approx(-5.0)
-    found = [judge(TEXT, good(4.6), True, ENGLISH, distortion=distance) for distance in (0.6, 1.1, 1.4)]
-    assert [one.confidence for one in found] == [1, pytest.approx(0.62, abs=0.01), 0.25]
-    assert [bool(one.doubts) for one in found] == [False, False, True]
+    found = [judge(TEXT, good(4.6), True, ENGLISH, distortion=distance) for distance in (0.6, 1.1, 1.4, np.nan)]
+    assert [one.confidence for one in found] == [1, pytest.approx(0.62, abs=0.01), 0.25, 0]
+    assert [bool(one.doubts) for one in found] == [False, False, True, True]
 
 
 def test_only_a_calibrated_model_reports_a_number():
@@ -159,8 +159,7 @@ def test_second_reading_equals_single_passes():
 
     logs, without, targets = log_probabilities(ids), log_probabilities(ids[:1]), [*codes, config.stop_audio_token]
     own = logs[np.arange(10), targets]
-    entropy = -(np.exp(logs) * logs).sum(axis=-1)
-    for part, expected in zip(found[1:], (own, without[np.arange(10), targets], entropy)):
+    for part, expected in zip(found[1:], (own, without[np.arange(10), targets], -(np.exp(logs) * logs).sum(axis=-1))):
         np.testing.assert_allclose(part, expected, atol=1e-5)
     assert found.attention.shape == (9, 6)
     np.testing.assert_allclose(found.attention.sum(axis=1), 1, rtol=1e-5)

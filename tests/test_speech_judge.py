@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from test_trainer import Recorder, dvae_trainer, frozen_dvae, open_run
 from test_workers import together
-from tiny import write_run
+from tiny import with_training, write_run
 
 from myxtts.audio.files import load_samples
 from myxtts.config.checks import UserError
@@ -56,6 +56,8 @@ def test_best_checkpoint_by_evaluation_and_the_end_of_a_stage_that_no_longer_imp
     assert state["finished"] and state["best"] == [3.0, 2] and state["stale_evaluations"] == 2
     again = XTTSTrainer(dataset.config, stage="dvae")
     assert again.watch.ended_early and again.state.best == (3.0, 2)
+    other = XTTSTrainer(with_training(dataset.config, evaluation_recognizer="other {wav}"), stage="dvae").state
+    assert (other.best, other.least_score, other.stale_evaluations) == (None, None, 0) and "is reset" in caplog.text
     again.state.finished = False  # stopped, and resumed with a patience that is already used up
     again.train(dataset)
     assert again.store.read_state(2)["finished"] and caplog.text.count("ends early") == 2

@@ -113,8 +113,7 @@ class Contour(NamedTuple):
 def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     """Computes the `Contour` of `(S,)` float32 samples. The result has one frame if the audio is silent."""
     librosa = import_librosa()
-    audio = np.asarray(samples, np.float32)
-    audio = audio if sample_rate == MODEL_SAMPLE_RATE else soxr.resample(audio, sample_rate, MODEL_SAMPLE_RATE)
+    audio = soxr.resample(np.asarray(samples, np.float32), sample_rate, MODEL_SAMPLE_RATE)
     audio = np.pad(audio, (0, max(0, _MEL.win_length - len(audio))))
     log_mel = np.asarray(MelSpectrogram(_MEL)(audio[None]))[0]
     rms = librosa.feature.rms(y=audio, frame_length=2 * HOP_SAMPLES, hop_length=HOP_SAMPLES)[0, : len(log_mel)]
@@ -131,13 +130,13 @@ def contour_of(samples: np.ndarray, sample_rate: int) -> Contour:
     return Contour(cepstra, f0, float((last + 1 - first) * HOP_SAMPLES / MODEL_SAMPLE_RATE), float(pause))
 
 
-def pitch_figures(contour: Contour) -> tuple[float | None, float | None, float]:
-    """Returns the median (Hz) and standard deviation (semitones) of F0, and the fraction of voiced frames.
+def pitch_figures(contour: Contour) -> tuple[float | None, float | None, tuple[int, int]]:
+    """Returns the median (Hz) and standard deviation (semitones) of F0, and the numbers of voiced and of all frames.
     If no frame is voiced, the median and the standard deviation are None."""
     voiced = contour.f0[contour.f0 > 0]
     if not len(voiced):
-        return None, None, 0.0
-    return float(np.median(voiced)), float(np.std(12 * np.log2(voiced))), len(voiced) / len(contour.f0)
+        return None, None, (0, len(contour.f0))
+    return float(np.median(voiced)), float(np.std(12 * np.log2(voiced))), (len(voiced), len(contour.f0))
 
 
 def differences(spoken: Contour, recorded: Contour) -> tuple[float, float | None]:
@@ -181,9 +180,8 @@ class Measurer:
         """Computes all metrics whose models and recordings are available."""
         sentence, understood = spoken.sentence, None
         contour = contour_of(spoken.samples, spoken.sample_rate)
-        median_hz, spread_semitones, voiced_share = pitch_figures(contour)
-        found = {"voiced": voiced_share, "pauses": contour.longest_pause > 1.0}
-        found |= {"f0_median": median_hz, "f0_spread": spread_semitones}
+        median, deviation, voiced = pitch_figures(contour)
+        found = {"voiced": voiced, "pauses": contour.longest_pause > 1.0, "f0_median": median, "f0_spread": deviation}
         if sentence.recording:
             if sentence.id not in self._contours:
                 self._contours[sentence.id] = contour_of(load_samples(sentence.recording), MODEL_SAMPLE_RATE)
@@ -197,15 +195,13 @@ class Measurer:
             errors = recognition_errors(sentence.text, understood, sentence.language)
             found |= {name: one if one[1] else None for name, one in errors.items()}
         if self.dnsmos:
-            scores = self.dnsmos(spoken.samples, spoken.sample_rate)
-            found |= {f"dnsmos_{name}": score for name, score in scores.items()}
+            found |= {f"dnsmos_{name}": one for name, one in self.dnsmos(spoken.samples, spoken.sample_rate).items()}
         is_reference = sentence.voice == sentence.recording and spoken.doubts is None  # or its resynthesis
         if self.encoder and sentence.voice and not is_reference:
             if sentence.voice not in self._voices:
                 self._voices[sentence.voice] = self.encoder(load_samples(sentence.voice), MODEL_SAMPLE_RATE)
             found["similarity"] = self._voices[sentence.voice] @ self.encoder(spoken.samples, spoken.sample_rate)
-        known = {name: one for name, one in found.items() if one is not None}
-        parts = {name: one if isinstance(one, tuple) else (float(one), 1.0) for name, one in known.items()}
+        parts = {name: x if isinstance(x, tuple) else (float(x), 1.0) for name, x in found.items() if x is not None}
         return Measured(spoken, parts, understood, len(spoken.samples) / spoken.sample_rate)
 
     def similarity_of_strangers(self, sentences: Iterable[Sentence]) -> float | None:

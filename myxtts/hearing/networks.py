@@ -72,11 +72,13 @@ class DNSMOS:
         return cls() if all(map(importlib.util.find_spec, ("speechmos", "onnxruntime"))) else None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> dict[str, float]:
-        """Returns the scores `signal`, `background` and `overall` (1 to 5) of the first nine seconds of `(S,)` samples.
-        Shorter clips are repeated to nine seconds, as in `speechmos`."""
-        clip = np.resize(at_rate(samples, sample_rate), int(9.01 * SAMPLE_RATE))
-        raw = self._session.run(None, {"input_1": clip[None]})[0][0]
-        return {name: float(TO_SCORES[name](value)) for name, value in zip(TO_SCORES, raw, strict=True)}
+        """Returns the scores `signal`, `background` and `overall` (1 to 5) of `(S,)` samples, averaged over windows of
+        9 s that start every second, as in `speechmos` (for clips of up to 16 s). Clips under 9 s are repeated."""
+        audio, size = at_rate(samples, sample_rate), int(9.01 * SAMPLE_RATE)
+        audio = np.resize(audio, max(size, len(audio)))
+        starts = range(0, max(1, len(audio) // SAMPLE_RATE - 9) * SAMPLE_RATE, SAMPLE_RATE)
+        raw = [self._session.run(None, {"input_1": audio[None, start : start + size]})[0][0] for start in starts]
+        return {name: float(TO_SCORES[name](each).mean()) for name, each in zip(TO_SCORES, np.transpose(raw))}
 
 
 def find_encoder(path: str | None = None) -> Encoder | None:
@@ -100,8 +102,7 @@ class DVector:
 
     def __init__(self, path: str | Path):
         try:
-            state = read_torch_checkpoint(path)["model_state"]
-            array = {name: np.array(values, np.float32) for name, values in state.items()}
+            array = {name: np.array(x, np.float32) for name, x in read_torch_checkpoint(path)["model_state"].items()}
             self._layers = []  # weights `(4 H, in)` and `(4 H, H)`, bias `(4 H,)`; gates: input, forget, cell, output
             for i in range(3):
                 bias = array[f"lstm.bias_ih_l{i}"] + array[f"lstm.bias_hh_l{i}"]
@@ -144,8 +145,7 @@ class DVector:
                 state = expit(out) * np.tanh(memory)
                 states.append(state)
             x = np.stack(states, axis=1)
-        weights, bias = self._projection
-        return unit(np.maximum(x[:, -1] @ weights.T + bias, 0))
+        return unit(np.maximum(x[:, -1] @ self._projection[0].T + self._projection[1], 0))
 
 
 class OnnxEncoder:

@@ -28,6 +28,8 @@ WHISPER_SIZES = ("tiny", "base", "small", "medium", "large-v2", "large-v3")
 """Whisper sizes that can be selected by name. Their CTranslate2 files are at https://huggingface.co/Systran."""
 _REQUIRED_FILES = ["model.bin", "config.json", "tokenizer.json"]
 _WHISPER_FILES = [*_REQUIRED_FILES, "vocabulary.*", "preprocessor_config.json"]
+_SAME_SOUND = str.maketrans("أإۀሃሐሑሒሓሔሕሖኀኁኂኃኄኅኆሠሡሢሣሤሥሦሧኣዐዑዒዓዔዕዖፀፁፂፃፄፅፆ", "ااهሀሀሁሂሀሄህሆሀሁሂሀሄህሆሰሱሲሳሴስሶሷአአኡኢአኤእኦጸጹጺጻጼጽጾ")
+"""Replacements for letters that recognizers exchange because they sound the same: Arabic, Persian and Amharic."""
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Function of samples `(S,)`, sample rate in Hz and language code that returns the recognized text. `Whisper` also has
@@ -78,15 +80,13 @@ def settle_recognizer(name: str, thorough: bool = False) -> Callable[[], Recogni
     if is_remote and not (folder / "model.bin").is_file():  # ignores an unrelated local folder called base
         folder = _download(name if name.startswith("hf://") else f"hf://Systran/faster-whisper-{size}")
     if missing := _missing_files(folder):
-        hint = "Models for CTranslate2 are named faster-whisper-…"
-        raise UserError(f"--recognizer {name} has no {missing}, so faster-whisper cannot read it. {hint}")
+        raise UserError(f"--recognizer {name} has no {missing}. Use a model for CTranslate2 (named faster-whisper-…).")
     return lambda: Whisper(folder, thorough)
 
 
 def _require_package(name, extra):
     if importlib.util.find_spec(name) is None:
-        hint = f'Install it with: pip install "myxtts[{extra}]"'
-        raise UserError(f"This recognizer needs {name.replace('_', '-')}. {hint}")
+        raise UserError(f'This recognizer needs {name.replace("_", "-")}: pip install "myxtts[{extra}]"')
 
 
 def _missing_files(folder):
@@ -228,12 +228,16 @@ def at_rate(samples: np.ndarray, sample_rate: int) -> np.ndarray:
 
 def normalized(text: str, language: str) -> str:
     """Normalizes a text for comparison: writes out numbers and abbreviations, folds case, removes punctuation."""
-    text = unicodedata.normalize("NFKC", clean_text(get_language(language).write_out(text), language)).casefold()
+    entry = get_language(language)
+    if entry.romanizes_as_written:  # cleaning keeps the digits
+        text = entry.expand_numbers(re.sub("(?<=[0-9]),(?=[0-9]{3})", "", unicodedata.normalize("NFKC", text)))
+    text = unicodedata.normalize("NFKC", clean_text(entry.write_out(text), language)).casefold()
+    text = re.sub("(?<=[1-5])", " ", text) if entry.code == "zh" else text  # syllables, which end with their tones
     # Recognizers are inconsistent in apostrophes, Arabic vowel marks and invisible characters within words.
-    text = re.sub("['’\u00ad\u064b-\u065f\u0670\u06d6-\u06ed\u200c\u200d\ufe0f]", "", text)
+    text = re.sub("['’\u00ad\u064b-\u065f\u0670\u06d6-\u06ed\u200c\u200d\ufe0f]", "", text.translate(_SAME_SOUND))
     # Punctuation separates words; combining marks, such as Hindi vowel signs, are parts of words.
-    text = "".join(one if one.isalnum() or unicodedata.category(one) in ("Mn", "Mc") else " " for one in text)
-    return " ".join(text.split())
+    is_part = lambda one: one.isalnum() or unicodedata.category(one) in ("Mn", "Mc")
+    return " ".join("".join(one if is_part(one) else " " for one in text).split())
 
 
 def recognition_errors(expected: str, found: str, language: str) -> dict[str, tuple[int, int]]:

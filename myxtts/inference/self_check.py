@@ -76,7 +76,7 @@ class Calibration(NamedTuple):
     def __call__(self, found: dict[str, float]) -> float:
         """Returns the probability, 0.01 to 0.99, that a recognizer understands a sentence with the features `found`."""
         total = self.intercept + sum(weight * found[name] for name, weight in self.weights.items())
-        return round(float(np.clip(1 / (1 + np.exp(-total)), 0.01, 0.99)), 2)
+        return round(float(np.clip(np.nan_to_num(1 / (1 + np.exp(-total))), 0.01, 0.99)), 2)
 
 
 def features(reading: Reading) -> dict[str, float]:
@@ -165,8 +165,8 @@ def _reading_scores(reading, stopped):
 
 
 def _score(value, full, half):
-    """Maps a value linearly to a score from 0 to 1. The value `full` gives a score of 1, and `half` a score of 0.5."""
-    return round(float(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1)), 2)
+    """Maps a value linearly to a score from 0 to 1. `full` gives a score of 1, `half` a score of 0.5, and NaN 0."""
+    return round(float(np.nan_to_num(np.clip(1 - 0.5 * (value - full) / (half - full), 0, 1))), 2)
 
 
 def longest_loop(codes: np.ndarray) -> int:

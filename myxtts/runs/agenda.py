@@ -267,8 +267,8 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
 
 
 def try_run(works: Sequence[StageWork], dataset: SpeechDataset, needs: Needs, notify: Callable) -> dict[str, tuple]:
-    """Estimates training time from trial steps. Returns `{stage: (seconds per step, seconds of the stage)}`. If no
-    trial steps are taken (for example, on a GPU), calls `notify("on_no_trial", reason)` and returns {}."""
+    """Estimates training time, without speech evaluations, from trial steps. Returns `{stage: (seconds per step, those
+    of the stage)}`. If no trial is made (as on a GPU), calls `notify("on_no_trial", reason)` and returns {}."""
     training, plan = dataset.config.training, plan_for()
     steps = {work.stage: max(0, work.total - (work.step or 0)) for work in works if work.trains}
     is_cpu = not plan.visible_ids and len(plan.model_devices) == 1

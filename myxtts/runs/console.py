@@ -92,8 +92,7 @@ class RunConsole(RunListener):
 
     def _say(self, text, logged=None):
         """Prints a text, above the progress bar if there is one. Logs `logged` if given, else the same text."""
-        is_step = "\n" not in text and " | " in text
-        shown = folded(text, 80) if is_step else folded_on_terminal(text, sys.stdout)
+        shown = folded(text, 80) if "\n" not in text and " | " in text else folded_on_terminal(text, sys.stdout)
         with suppress(OSError):  # the disk of a log is full, or Ctrl-C has ended `tee`: training continues
             if self._bar is not None:
                 self._bar.write(shown)
@@ -150,7 +149,8 @@ class RunConsole(RunListener):
         self._say(f"Measuring the time of a step of {listed(stages)}; this can take a minute...")
 
     def on_trial(self, times):
-        self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])})")
+        without = ", without speech evaluations and samples" * (self.run.config.training.evaluate_every_steps > 0)
+        self._expect(sum(whole for _, whole in times.values()), f" (by a trial of {listed([*times])}{without})")
 
     def _expect(self, left, how=""):
         self._expected = left, time.monotonic()

@@ -125,8 +125,7 @@ class TrainingState:
         checkpoint, resets `best` and early stopping, because losses before and after the change are not comparable."""
         before, self.validation = self.validation, data_digest(dataset.validation)
         if before not in (None, self.validation):
-            change = "The validation clips changed, or an earlier stage was trained further, since the checkpoint"
-            logger.warning("%s; the best validation loss is reset.", change)
+            logger.warning("The validation clips changed, or an earlier stage was trained; the best values are reset.")
             self.best, self.least_score, self.stale_evaluations = None, None, 0
             self.parts["overtraining"].restore(OvertrainingDetector(0).state())
         self.clips, start = OrderedClips(dataset.train, dataset.order(stage)), EpochStart()
@@ -191,8 +190,7 @@ class OrderedClips:
         heard_at_start, heard = np.zeros((2, len(self.identities)), np.uint8)
         heard_at_start[start.heard] = heard[cut.heard] = 1
         arrays = {"identity": self.identities, "heard_at_start": heard_at_start, "heard": heard}
-        places = {"start": start, "cut": cut}.items()
-        state = {name: [place.position, place.epoch, place.offset] for name, place in places}
+        state = {name: [one.position, one.epoch, one.offset] for name, one in (("start", start), ("cut", cut))}
         return arrays, {"digest": self._digest, **state}
 
     def continuing(self, record: ClipRecord) -> tuple[EpochStart, str | None]:
@@ -287,11 +285,14 @@ class Checkpointer:
         if before := config_of(saved, where):  # its `stage` decides the decoder's phases
             training = replace(self.trainer.config.training, stage=before.training.stage)
             self.trainer.config = self.stage.config = replace(self.trainer.config, training=training)
+            scorers = {(one.evaluation_recognizer, one.evaluation_sentences) for one in (before.training, training)}
+            if training.evaluate_every_steps and len(scorers) > 1 and self.state.least_score is not None:
+                logger.warning("The recognizer or the evaluation sentences changed; the best speech score is reset.")
+                self.state.least_score, self.state.stale_evaluations = None, 0
+                self.state.best = None if self.state.best_by == "evaluation" else self.state.best
         self.trainer.adopt_batching()
-        self.state.record = None
-        if "order" in saved:
-            record = dict(store.open(step, CLIPS)), saved["order"]
-            self.state.record = checked_record(record, self.state.position, where)
+        record = (dict(store.open(step, CLIPS)), saved["order"]) if "order" in saved else None
+        self.state.record = record and checked_record(record, self.state.position, where)
         self.stage.assign_weights({name: store.open(step, name) for name in self.stage.weight_files()}, where)
         assign_by_name(self.train_step.state_variables, store.open(step, "optimizer"), where)
         if (before := (saved.get("switches") or {}).get("precision")) and before != self.trainer.switches.precision:
@@ -301,8 +302,7 @@ class Checkpointer:
         if saved.get("averaged"):
             trained = store.open(step, TRAINED)
             # Averages may be turned off in the resumed run.
-            averaged = {name: v for name, v in self.train_step.trainable.items() if name in trained}
-            assign_by_name(averaged, trained, where)
+            assign_by_name({key: v for key, v in self.train_step.trainable.items() if key in trained}, trained, where)
         for line in differences(saved, self.trainer.config, where):
             logger.info("%s", line)
 

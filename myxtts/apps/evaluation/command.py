@@ -56,7 +56,7 @@ def subjects(folders: Sequence[str], which: str, accept_licence: bool = False) -
     for path, chosen, short, long in found:
         name = long if shorts[short] > 1 else short
         names[name] += 1
-        name = name if names[name] == 1 else f"{name} ({names[name]})"
+        name += f" ({names[name]})" * (names[name] > 1)
         result.append(Subject(path, chosen, name, kind_of(path) in MODELS))
     return result
 

@@ -229,47 +229,49 @@ class Comparison:
         return {metric.name for metric in METRICS if metric.needs == "recognizer"} if self.not_judged() else set()
 
     @property
-    def groups(self) -> dict[str, set[str] | None]:
-        """Sentence ids by group: `all` (None for all ids) and, if both occur, `seen speakers` and `unseen speakers`."""
-        seen, others = ({one.id for one in self.sentences if one.seen is kind} for kind in (True, False))
-        return {"all": None} | ({"seen speakers": seen, "unseen speakers": others} if seen and others else {})
+    def groups(self) -> dict[str, set[str]]:
+        """Sentence ids by group: `all` and, if both occur, `seen speakers` and `unseen speakers`."""
+        ids = lambda *kinds: {one.id for one in self.sentences if one.seen in kinds}
+        found = {"all": ids(True, False, None), "seen speakers": ids(True), "unseen speakers": ids(False)}
+        return found if all(found.values()) else {"all": found["all"]}
 
     def best(self) -> tuple[list[Row], str] | None:
         """Returns the best rows and the reasons in words; None if there are fewer than two rows to compare.
 
         Candidates are the rows with complete sentences and a similar voice (see `_eligible`). If there are none, all
         rows are candidates. Each metric in `DECIDING`, in turn, removes the candidates that are significantly worse
-        than the candidate with the best value of this metric."""
+        than another candidate on the sentences that both have."""
         if len(self.compared) < 2:
             return None
-        able, reasons = [row for row in self.compared if self._eligible(row)] or self.compared, []
-        if len(able) < len(self.compared):
-            reasons.append("the others do not end properly or do not match the voice")
-        unjudged = self.unjudged()
+        able = [row for row in self.compared if self._eligible(row)] or self.compared
+        reasons = ["the others do not end properly or do not match the voice"] * (len(able) < len(self.compared))
+        # MCD only replaces a missing recognizer.
+        skipped = self.unjudged() or {"mcd" for row in able if self.value(row, "cer") is not None}
         for name in DECIDING:
-            values = {row.name: self.value(row, name) for row in able}
-            if len(able) < 2 or name in unjudged or None in values.values():
+            if len(able) < 2 or name in skipped or None in (self.value(row, name) for row in able):
                 continue
-            if name == "mcd" and self.value(able[0], "cer") is not None and not unjudged:
-                continue  # MCD only replaces a missing recognizer
             metric = BY_NAME[name]
-            first = (min if metric.better == "low" else max)(able, key=lambda row: values[row.name])
-            differences = {row.name: self.difference(first, row, metric) for row in able if row is not first}
-            tied = [row for row in able if not (found := differences.get(row.name)) or found.holds_zero]
-            if len(tied) < len(able):
-                shown = f"{metric.scale * values[first.name]:.{metric.decimals}f}"
-                reasons.append(f"{metric.title} {shown} {metric.unit}".strip())
-            able = tied
+            tied = [row for row in able if not any(self._is_better(other, row, metric) for other in able)]
+            if 0 < len(tied) < len(able):
+                value = (min if metric.better == "low" else max)(self.value(row, name) for row in tied)
+                reasons.append(f"{metric.title} {metric.scale * value:.{metric.decimals}f} {metric.unit}".strip())
+                able = tied
         return able, "; ".join(reasons)
+
+    def _is_better(self, row, other, metric):
+        """Returns True if `row` is significantly better than `other` on the sentences that both have."""
+        found = None if row is other else self.difference(other, row, metric)
+        return found is not None and not found.holds_zero and (found.high < 0) == (metric.better == "low")
 
     def _eligible(self, row):
         """Returns True if a row can be the best: its sentences end properly (`ends_well`), and its voice is similar."""
+        same = self.recordings and self.value(self.recordings, "similarity")
         if not ends_well(self.value(row, "limit"), self.value(row, "length")):
             return False
-        own, same = self.value(row, "similarity"), self.recordings and self.value(self.recordings, "similarity")
-        if own is None or same is None or self.strangers is None or same <= self.strangers:
+        if same is None or self.strangers is None or same <= self.strangers:
             return True
-        return (own - self.strangers) / (same - self.strangers) >= 0.7
+        below = self.difference(self.recordings, row, BY_NAME["similarity"])
+        return below is None or below.value >= -0.3 * (same - self.strangers)
 
 
 def compare(

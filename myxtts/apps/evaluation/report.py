@@ -93,7 +93,7 @@ class Line(NamedTuple):
 def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
     """Returns (title, column names, lines) of each table. A table describes all sentences, a group, or differences."""
     missing, unjudged, rows, found = comparison.missing(), comparison.unjudged(), comparison.rows, []
-    for group in comparison.groups:
+    for group, ids in comparison.groups.items():
         lines = []
         for metric in METRICS:
             estimates = [row[group].get(metric.name) for row in comparison.figures]
@@ -103,7 +103,9 @@ def tables(comparison: Comparison) -> list[tuple[str, list[str], list[Line]]]:
                 off = [metric.name in unjudged and row.kind != "recordings" for row in rows]
                 cells = ["not evaluated" if is_off else number(one, metric) for one, is_off in zip(estimates, off)]
                 lines.append(Line(metric, cells, [None if is_off else one for one, is_off in zip(estimates, off)]))
-        found.append(("" if group == "all" else group, [row.name for row in rows], lines))
+        have, total = [len(row.first_times.keys() & ids) for row in rows], counted(len(ids), "sentence")
+        names = [row.name + f" ({count} of {total})" * (count < len(ids)) for row, count in zip(rows, have)]
+        found.append(("" if group == "all" else group, names, lines))
     lines, names = [], [f"{row.name} − {comparison.compared[0].name}" for row in comparison.compared[1:]]
     for metric in METRICS:
         estimates = [row.get(metric.name) for row in comparison.differences]
@@ -158,18 +160,15 @@ def notes(comparison: Comparison) -> list[str]:
 
 def _grid(names: Sequence[str], lines: Sequence[Line], width: int) -> str:
     """Formats a table as text; columns that do not fit in `width` characters continue in another table below."""
-    heads = _padded(["", *(line.metric.heading for line in lines)])
+    padded = lambda column: [cell.ljust(max(map(len, column))) for cell in column]
+    heads = padded(["", *(line.metric.heading for line in lines)])
     blocks = [heads]
     for place, name in enumerate(names):
-        column = _padded([name, *(line.cells[place] for line in lines)])
+        column = padded([name, *(line.cells[place] for line in lines)])
         if len(blocks[-1][0]) + len(column[0]) + 2 > width and blocks[-1] is not heads:
             blocks.append(heads)
         blocks[-1] = [f"{line}  {cell}" for line, cell in zip(blocks[-1], column)]
     return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks)
-
-
-def _padded(column):
-    return [cell.ljust(max(map(len, column))) for cell in column]
 
 
 def as_json(comparison: Comparison, sounds: Mapping[int, str]) -> dict[str, Any]:

@@ -119,10 +119,9 @@ def sentences_of_data(folder: str | Path, runs: Sequence[Path], language: str, c
         longest[key] = list(islice(filter(_is_readable, same), 2))
     trained_speakers = {one.speaker for one in usable if one.id in trained}
     for one in filter(_is_readable, chosen):
-        voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one)
+        voice = next((other for other in longest[one.speaker, one.language] if other.id != one.id), one).wav_path
         seen = one.speaker in trained_speakers if trained else None
-        files = str(voice.wav_path), str(one.wav_path)
-        found.append(Sentence(one.id, one.text, one.language, one.speaker, *files, seen))
+        found.append(Sentence(one.id, one.text, one.language, one.speaker, str(voice), str(one.wav_path), seen))
     if not found:
         raise UserError(f"No held-out clip of {folder} can be read.")
     return found
@@ -178,8 +177,10 @@ def _usable_seconds(clip):
 
 def _in_voices(sentences, voices):
     """Returns the sentences with `voices` assigned in turn. `recording` is set to None, as it is in another voice."""
-    pairs = zip(sentences, cycle(voices))
-    return [replace(one, speaker=Path(voice).stem, voice=str(voice), recording=None, seen=None) for one, voice in pairs]
+    stems = [Path(voice).stem for voice in voices]
+    names = stems if len({*stems}) == len({*voices}) else map(str, voices)  # files in two folders can have one name
+    pairs = zip(sentences, cycle(zip(names, voices)))
+    return [replace(one, speaker=name, voice=str(path), recording=None, seen=None) for one, (name, path) in pairs]
 
 
 @dataclass
@@ -209,11 +210,8 @@ class Row:
 
     def worst(self, count: int) -> list[Measured]:
         """Returns a model's `count` worst sentences: low confidence first, then high CER or MCD. [] for other rows."""
-
-        def badness(one):
-            part, whole = one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0)))
-            return bool(one.spoken.doubts), part / max(whole, 1e-9)
-
+        error = lambda one: np.divide(*one.parts.get("cer", one.parts.get("mcd", (0.0, 1.0))))
+        badness = lambda one: (bool(one.spoken.doubts), error(one))
         return sorted(self.measured, key=badness, reverse=True)[:count] if self.kind == "model" else []
 
 

@@ -235,8 +235,7 @@ class RunView:
         """Returns the progress and the latest measurements as short texts in the language of `texts`."""
         newest = self.metrics[-1] if self.metrics else dict(stage=None)
         stage, step, total = newest["stage"], newest.get("step"), newest.get("total_steps", 0)
-        place = [self.stages.index(stage) + 1, len(self.stages)] if stage in self.stages else []
-        facts = [texts["stage_of"].format(*place)] if place else []
+        facts = [texts["stage_of"].format(n, len(self.stages)) for n, one in enumerate(self.stages, 1) if one == stage]
         since = max((n for n, one in enumerate(self.metrics) if self.running and one["kind"] == "start"), default=0)
         lines = [one for one in self.metrics[since:] if one["kind"] == "training" and one["stage"] == stage]
         last = {name: value for name, value in lines[-1].items() if value is not None} if lines else {}
@@ -252,8 +251,9 @@ class RunView:
                 facts.append(texts["left_in_run"].format(tqdm.format_interval(last["seconds_left"])))
         facts += [texts[name].format(last[name]) for name in FIGURES if name in last]
         if self.state == "finished":
-            spent = {one["stage"]: one["step"] * one["avg_ms"] / 1000 for one in self.metrics if one.get("avg_ms")}
-            facts += [texts["took"].format(tqdm.format_interval(sum(spent.values())))] * bool(spent) + [texts["go_on"]]
+            rows = [one for one in self.metrics if one["kind"] in ("start", "training")]
+            spent = sum(max(0, b["step"] - a["step"]) * (b.get("avg_ms") or 0) for a, b in zip(rows, rows[1:])) / 1000
+            facts += [texts["took"].format(tqdm.format_interval(spent))] * bool(spent) + [texts["go_on"]]
         return facts
 
     def curves(self) -> dict[str, list[tuple[int, float, str]]]:

@@ -137,16 +137,15 @@ def test_texts_are_spoken_in_given_voices(run, tiny_corpus, tmp_path, capsys, by
     assert "2 sentences" in reported and "speaker similarity" in reported
     assert "mel-cepstral distortion" in reported and "--data" in reported  # not available, and how to get it
     write_speaker_clips(german := shutil.copytree(run, tmp_path / "german"), {"a": (b"", "de", ())})
-    found = choose_sentences(subjects([str(german)], "best"), None, str(texts), [voice], None, 2)
-    assert {one.language for one in found} == {"de"}
+    found = choose_sentences(subjects([str(german)], "best"), None, str(texts), [voice, "low_six.wav"], None, 2)
+    assert {one.language for one in found} == {"de"} and [one.speaker for one in found] == [voice, "low_six.wav"]
 
 
 @pytest.fixture
 def spoken(tmp_path, by_color):
     """Folder of two spoken files."""
     folder = make_tiny_corpus(tmp_path / "spoken")
-    lines = (folder / "metadata.csv").read_text().splitlines()[:2]
-    (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    (folder / "metadata.csv").write_text("\n".join((folder / "metadata.csv").read_text().splitlines()[:2]) + "\n")
     return folder
 
 
@@ -207,6 +206,12 @@ def test_best_has_the_lowest_error_among_models_that_finish_sentences():
     spoken = lambda mean, seconds: lambda random: {**errors(mean)(random), "length": (seconds, 2.0)}
     rows, why = comparison(recordings=spoken(1, 2.0), short=spoken(3, 1.0), whole=spoken(6, 1.9)).best()
     assert [row.name for row in rows] == ["whole"] and "do not end properly" in why
+    # A row without the hard sentences has the lower CER, but only shared sentences count.
+    easy, whole = (found := comparison(a=errors(6), b=errors(2))).rows
+    whole.measured[20:] = [judged(one.spoken.sentence, 0, cer=(40.0, 40.0)) for one in whole.measured[20:]]
+    del easy.measured[20:]
+    assert found.value(easy, "cer") < found.value(whole, "cer") and found.best()[0] == [whole]
+    assert "  a (20 of 30 sentences)  b\n" in as_text(found)
 
 
 def test_recognizer_with_errors_on_recordings_is_not_used():

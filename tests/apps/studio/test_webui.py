@@ -70,7 +70,8 @@ def test_run_is_finished_when_all_its_stages_are(tmp_path, monkeypatch):
     assert RunView(tmp_path).state == "not training"
     for stage in STAGES:
         (tmp_path / stage).mkdir()
-    write_metrics(tmp_path, ("dvae", 100, {"avg_ms": 500.0}), ("gpt", 20, {"avg_ms": 500.0}))
+    for stage, *timed in ("dvae", (40, 1000.0), (100, 100.0)), ("gpt", (28, 500.0)):
+        write_metrics(tmp_path, (stage, 0, {"kind": "start"}), *((stage, n, {"avg_ms": ms}) for n, ms in timed))
     assert (view := RunView(tmp_path)).state == "finished" and "۰۱:۰۰" in view.facts(TEXTS["fa"])[-2]
     states |= {"gpt": None, "speaker": {"finished": True, TAKEN_FROM: "base"}}
     assert RunView(tmp_path).state == "stopped" and RunView(tmp_path).stages == ["dvae", "gpt", "decoder"]
