@@ -139,11 +139,13 @@ UNWRITABLE = ([], "a.wav", "no audio"), ([0, np.nan], "a.wav", "not finite"), (v
         (b"RIFF", "broken header"),
         (b"Just words, no sound.", "text, not audio"),
         (b"\0" * 4096, "not audio"),
+        (b"\x0bw\xe9kL@/\x84+\xe1Lv" + bytes(range(256)), "not audio"),  # AC-3
         (b"\xff\xfeh\0i\0" * 40, "not audio"),
         (b"RIFF\x24\0\0\0AVI LIST", "unsupported"),
         (b"FORM\0\0\0\x2eAIFFCOMM", "unsupported"),
         (b"\0\0\0\x20ftypM4A ", "unsupported"),
         (wav_bytes(PCM)[:22], "broken header"),
+        (wav_bytes(PCM, claimed=0), "broken header"),
         (wav_bytes(PCM)[:44], "truncated"),
         (wav_bytes(b""), "no audio"),
         (wav_bytes(PCM)[: 44 + len(PCM) // 2], "truncated"),

@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,8 +73,8 @@ def test_a_converted_model_has_the_settings_and_shapes_of_its_files(released, co
     others = {name: getattr(MINIMAL, name) for name in ("size", "decoder_blocks", "decoder_width")}
     assert replace(config.model, **others) == replace(MINIMAL, start_text_token=3)
     assert (config.sampling.temperature, config.sampling.top_k, config.sampling.top_p) == (0.6, 40, 0.9)
-    assert (config.sampling.repetition_penalty, config.sampling.reference_seconds) == (3.0, 20.0)
-    assert config.sampling.reference_chunk_seconds == 5.0
+    assert (config.sampling.repetition_penalty, config.sampling.reference_seconds) == (3.0, 24.0)
+    assert (config.sampling.recording_seconds, config.sampling.reference_chunk_seconds) == (20.0, 5.0)
     assert (config.data.conditioning_source, config.data.conditioning_padding) == ("clip", "zeros")
     copies = converted / "vocab.json", CheckpointStore(converted / "gpt").file(0, "vocab.json")
     assert [copy.read_bytes() for copy in copies] == 2 * [(released / "vocab.json").read_bytes()]
@@ -98,7 +99,8 @@ def trainer_layout(model, dvae):
     named = {f"xtts.{name}": value for name, value in model.items()} | {f"dvae.{name}": v for name, v in dvae.items()}
     for front_end in ("style_encoder", "dvae"):
         named[f"torch_mel_spectrogram_{front_end}.mel_stft.spectrogram.window"] = np.ones(8, np.float32)
-    return {"model": named, "optimizer": {"state": [1, 2.5]}, "config": SETTINGS, "step": 3}
+    schedulers = [{"milestones": Counter([900, 2700])}]
+    return {"model": named, "optimizer": [{"state": {}}], "scheduler": schedulers, "config": SETTINGS, "step": 3}
 
 
 def after_inference_layout(model, _dvae):

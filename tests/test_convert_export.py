@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import soundfile
-from released_model import MINIMAL, assert_same_weights, convert, weights, write_release
+from released_model import MINIMAL, SETTINGS, assert_same_weights, convert, weights, write_release
 from tiny import voiced, write_run
 
 from myxtts.config.config import XTTSConfig
@@ -43,7 +43,8 @@ def test_export_restores_every_tensor(released_shape, tmp_path, capsys):
     for name in ("dvae.pth", "mel_stats.pth"):
         restored, original = (read_torch_checkpoint(folder / name) for folder in (output.parent, released_shape))
         np.testing.assert_equal(restored, original)
-    arguments = read_json(output.parent / "config.json")["model_args"]
+    arguments = (settings := read_json(output.parent / "config.json"))["model_args"]
+    assert settings | SETTINGS | {"model_args": arguments} == settings
     assert (arguments["gpt_n_heads"], arguments["gpt_layers"], arguments["gpt_stop_audio_token"]) == (2, 2, 9)
 
     assert convert("--from-coqui", output, "--output", tmp_path / "again") == 0

@@ -39,6 +39,7 @@ def test_it_is_converted_once_and_again_when_a_file_changes(release, tmp_path, c
     os.utime(release / "config.json", (1, 1))
     newest = local_folder(release)
     assert {*cache.glob("*XTTS*")} == {again, newest}
+    assert local_folder(release.rename(tmp_path / os.fsdecode(b"caf\xe9" + 241 * b"e"))).is_dir()
 
 
 def test_commands_and_python_open_it(release, tiny_corpus, tmp_path):

@@ -41,16 +41,9 @@ def write_zip(path, pickled, storages=(), compression=zipfile.ZIP_STORED):
 def tensor_opcodes(num_values, offset, size, stride, storage="FloatStorage"):
     """Protocol 2 opcodes of a tensor as `torch.save` writes them, but with any sizes."""
 
-    def text(value):
-        return b"X" + struct.pack("<I", len(value)) + value.encode()
-
-    def integer(value):
-        encoded = pickle.encode_long(value)
-        return b"\x8a" + bytes([len(encoded)]) + encoded
-
-    def integers(values):
-        return b"(" + b"".join(integer(value) for value in values) + b"t"
-
+    text = lambda value: b"X" + struct.pack("<I", len(value)) + value.encode()
+    integer = lambda value: b"\x8a" + bytes([len(encoded := pickle.encode_long(value))]) + encoded
+    integers = lambda values: b"(" + b"".join(map(integer, values)) + b"t"
     return (
         b"ctorch._utils\n_rebuild_tensor_v2\n((" + text("storage") + b"ctorch\n" + storage.encode() + b"\n"
         + text("0") + text("cpu") + integer(num_values) + b"tQ" + integer(offset) + integers(size) + integers(stride)

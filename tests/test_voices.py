@@ -62,7 +62,7 @@ def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, m
     model, config = random_model(tokenizer, parts=("gpt",))
     listen, made = VoiceEncoder(model, config, remember=2), []
     encode = listen._encode
-    monkeypatch.setattr(listen, "_encode", lambda recordings: made.append(1) or encode(recordings))
+    monkeypatch.setattr(listen, "_encode", lambda clips: made.append(sum(map(len, clips))) or encode(clips))
     sounds = [voiced(0.6, pitch_hz, 1) for pitch_hz in (100, 150, 200)]
     soundfile.write(tmp_path / "a.wav", sounds[0], 22050, subtype="FLOAT")
     soundfile.write(tmp_path / "b.wav", sounds[0], 22050, subtype="FLOAT")
@@ -79,10 +79,12 @@ def test_voice_is_cached_by_the_content_of_its_recordings(tmp_path, tokenizer, m
     listen(list(sounds[:2]))
     config.sampling.reference_seconds = 0.4
     listen(sounds[0])
-    assert len(made) == 6
+    config.sampling.recording_seconds = 0.2
+    listen(list(sounds[:2]))
+    assert len(made) == 7 and made[-1] == 2 * 0.2 * 22050
     with ThreadPoolExecutor(2) as threads:
         one, other = threads.map(listen, [sounds[2]] * 2)
-    assert one is other and len(made) == 7
+    assert one is other and len(made) == 8
 
 
 @pytest.fixture(scope="module")

@@ -123,8 +123,7 @@ def load_with_rate(path: AnyPath, sample_rate: int) -> tuple[np.ndarray, int]:
     _regular_file_size(path)
     with _open(path) as file:
         frames, original_rate = _read_frames(path, file), file.samplerate
-    mono, _ = _mix_to_mono(path, frames)
-    return _resample(path, mono, original_rate, sample_rate), original_rate
+    return _resample(path, _mix_to_mono(path, frames)[0], original_rate, sample_rate), original_rate
 
 
 def to_int16(samples: np.ndarray) -> np.ndarray:
@@ -152,8 +151,8 @@ def check_container(path: AnyPath) -> tuple[str, ...]:
     size = _regular_file_size(path)
     try:
         with open(path, "rb") as file:
-            magic = file.read(12)
-            if magic[:4] in (b"RIFF", b"RF64") and len(magic) == 12 and magic[8:] != b"WAVE":
+            magic = file.read(512)
+            if magic[:4] in (b"RIFF", b"RF64") and len(magic) >= 12 and magic[8:12] != b"WAVE":
                 raise AudioError(path, "unsupported", f"it is a RIFF file but not a WAV file. {CONVERT}.")
             if magic[:4] == b"RIFF":
                 return _check_chunks(path, file, size)
@@ -191,6 +190,8 @@ def _check_chunks(path, file, size):
             _check_sample_rate(path, struct.unpack("<4xI", fields)[0])
         elif name == b"data":
             missing = length - (size - position)
+            if not length and missing < -1_024:
+                raise AudioError(path, "broken header", f"its header states no samples, but {-missing} bytes follow.")
             if missing > 1_024 and length < _STREAM_LENGTH:  # some writers include the header in the data length
                 raise AudioError(path, "truncated", f"it has only {size - position} of {length} bytes of samples.")
             return (f"header length: the header states {missing} bytes too many.",) if 0 < missing <= 1_024 else ()
@@ -251,8 +252,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
         return
     with open(path, "rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as data:
         if file.format == "OGG":
-            later = _LATER_OGG_PAGE.search(data)
-            if later and _FIRST_OGG_PAGE.search(data, later.end()):
+            if (later := _LATER_OGG_PAGE.search(data)) and _FIRST_OGG_PAGE.search(data, later.end()):
                 raise AudioError(path, "unsupported", "it is several Ogg streams, one after the other; re-encode it.")
             return
         seconds, stated = _mpeg_seconds(data), file.frames / file.samplerate

@@ -36,6 +36,8 @@ class SamplingConfig(Settings):
     """Repetition penalty: divides positive and multiplies negative logits of sampled codes (XTTS v2: 5.0)."""
     reference_seconds: float = setting(30.0, at_least=0.05, at_most=3600)
     """Maximum length of the reference audio in seconds; the rest is ignored."""
+    recording_seconds: float | None = setting(None, at_least=0.05, at_most=3600)
+    """Maximum length in seconds of each recording of the reference audio (default: `reference_seconds`)."""
     reference_chunk_seconds: float | None = setting(None, at_least=0.05, at_most=3600)
     """Length in seconds of the reference chunks whose latents are averaged (XTTS v2: 4; default: the longest
     conditioning clip in training)."""
@@ -100,8 +102,7 @@ class XTTSConfig(Settings):
         """Writes all settings to a YAML file, which `from_yaml` and `--config` can load."""
         import yaml
 
-        text = yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False)
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_text(yaml.safe_dump(json.loads(json.dumps(self.to_dict())), sort_keys=False), encoding="utf-8")
 
     def to_dict(self) -> dict:
         """Returns all settings as nested dictionaries, the inverse of `config_from_dict`."""
@@ -189,8 +190,7 @@ def _parsed(text):
     """Parses YAML. Raises `YAMLError` for more than `_MAX_VALUES` values; an alias counts each time that it is used."""
     import yaml
 
-    root = yaml.compose(text, yaml.SafeLoader)
-    if root is None:
+    if (root := yaml.compose(text, yaml.SafeLoader)) is None:
         return {}
     waiting, count = [root], 0
     while waiting:

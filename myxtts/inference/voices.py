@@ -52,7 +52,7 @@ class VoiceEncoder:
         Raises `AudioError` if a file cannot be read, if a recording is silent or its peak is too high, or if the files
         together are shorter than `SHORTEST_CHUNK_SAMPLES`.
         """
-        recordings, files = [], []
+        recordings, files, sampling = [], [], self.config.sampling
         for one in references if isinstance(references, list | tuple) and references else [references]:
             is_array = isinstance(one, np.ndarray)
             is_mono = is_array and one.ndim == 1 and one.dtype.kind == "f" and len(one) >= MODEL_SAMPLE_RATE // 10
@@ -70,17 +70,18 @@ class VoiceEncoder:
         seconds, least = sum(map(len, recordings)) / MODEL_SAMPLE_RATE, SHORTEST_CHUNK_SAMPLES / MODEL_SAMPLE_RATE
         if files and seconds < least:
             raise AudioError(files[0], "too short", f"a voice needs {least:.2g} s or more. Received: {seconds:.2g} s.")
-        used = np.concatenate(recordings)[: int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)]
+        limit = int((sampling.recording_seconds or sampling.reference_seconds) * MODEL_SAMPLE_RATE)
+        recordings = [one[:limit] for one in recordings]
+        used = np.concatenate(recordings)[: int(sampling.reference_seconds * MODEL_SAMPLE_RATE)]
         check_level(f"The used part of {files[0] if files else 'the array'}", used)
         if files and seconds < 0.95 * (low := self.config.data.conditioning_seconds[0]):
             logger.warning("The reference lasts %.2g s; training used %.2g s or more. Use a longer one.", seconds, low)
-        content = digest_bytes(repr((len(recordings), self.config.sampling, self.config.data)).encode())
+        content = digest_bytes(repr((len(recordings), sampling, self.config.data)).encode())
         content += "".join(digest_bytes(np.ascontiguousarray(one).tobytes()) for one in recordings)
         device = self.model.gpt.audio_head.bias.value.device  # server and page have threads without a device scope
         with self._lock, tf.device(device):  # so that no two threads encode the same recordings
-            voice = self._known.pop(content, None) or self._encode(recordings)
-            self._known[content] = voice  # the least recently used voice is first
-            while len(self._known) > self.remember:
+            self._known[content] = voice = self._known.pop(content, None) or self._encode(recordings)
+            while len(self._known) > self.remember:  # the least recently used voice is first
                 del self._known[next(iter(self._known))]
         return voice
 
@@ -91,8 +92,7 @@ class VoiceEncoder:
         latents = latents.mean(axis=0, keepdims=True)
         if "speaker" not in self.model.parts:
             return Voice(latents, None)
-        limit = int(self.config.sampling.reference_seconds * MODEL_SAMPLE_RATE)
-        heard = [resample(one[None, :limit], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
+        heard = [resample(one[None], MODEL_SAMPLE_RATE, SPEAKER_SAMPLE_RATE) for one in recordings]
         return Voice(latents, np.mean([self._to_speaker(wav).numpy() for wav in heard], axis=0))
 
     def chunks(self, samples: np.ndarray) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from myxtts.audio.files import AudioError
-from myxtts.config.checks import brief, is_new_or_empty, require
+from myxtts.config.checks import brief, is_new_or_empty, printable, require
 from myxtts.config.config import XTTSConfig
 from myxtts.inference.speech import Voice
 from myxtts.interchange.coqui import weights as coqui
@@ -27,7 +27,7 @@ from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_c
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
-_CONVERSION = 3
+_CONVERSION = 4
 """Version of the conversion of Coqui models. A cached model converted by another version is converted again."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _MAKING, _OPENING = threading.Lock(), threading.Lock()
@@ -74,11 +74,11 @@ def imported_release(model: Path) -> Path:
     files, cache = CoquiFiles.of(model), user_cache()
     stats = [(str(path.resolve()), path.stat()) for path in vars(files).values() if path]
     content = repr([_CONVERSION, *((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)])
-    stem = f"{model.resolve().parent.name}-{digest_bytes(str(model.resolve()).encode(), 4)}"
+    stem = f"{model.resolve().parent.name[:50]}-{digest_bytes(os.fsencode(model.resolve()), 4)}"
     output = cache / f"{stem}-{digest_bytes(content.encode(), 4)}"
 
     def convert():
-        print(f"{model.parent} is a Coqui model: converting it once into {output}", file=sys.stderr, flush=True)
+        print(printable(f"{model.parent} is a Coqui model: converting it once into {output}"), file=sys.stderr)
         import_coqui(files, output)
         for stale in {*cache.glob(f"{glob.escape(stem)}-*")} - {output}:
             with suppress(OSError, CheckpointError), storage_files.locked_folder(stale, "in use"):
@@ -127,6 +127,8 @@ def import_coqui(files: CoquiFiles, output: Path) -> tuple[XTTSConfig, list[Stor
     stored = _gather(files, checkpoint)
     settings = read_settings(files.config, checkpoint.get("config"))
     shapes = {key: one.array.shape for key, one in stored.items()}
+    if settings.get("sound_norm_refs"):
+        print("sound_norm_refs is not supported: recordings of a voice keep their levels.", file=sys.stderr)
     config = run_config(model_config(shapes, settings, XTTSTokenizer.from_file(files.vocab)), settings)
     tensors = coqui.model_tensors(config.model)
     with_dvae = any(key.startswith("dvae.") for key in stored)

@@ -111,9 +111,10 @@ def run_config(model: ModelConfig, settings: dict) -> XTTSConfig:
     """Returns the `XTTSConfig` of a converted model. The sampling options come from the Coqui settings `settings`."""
     longest = math.floor(10 * model.max_codes * CODE_STRIDE_SAMPLES / MODEL_SAMPLE_RATE) / 10
     limits = dict(max_seconds=min(_TABLES["longest seconds"], longest), max_text_length=min(200, model.max_text_tokens))
-    # coqui-tts cuts a recording to `max_ref_len` and then, if `gpt_cond_len` is positive, to `gpt_cond_len`.
-    seconds = min((settings[name] for name in ("gpt_cond_len", "max_ref_len") if settings[name] > 0), default=0)
-    lengths = dict(reference_seconds=seconds, reference_chunk_seconds=settings["gpt_cond_chunk_len"])
+    # coqui-tts cuts each recording to `max_ref_len` and then, if `gpt_cond_len` is positive, all of them to that.
+    seconds = [min(settings[name], 3600) for name in ("gpt_cond_len", "max_ref_len") if settings[name] > 0] or [0]
+    lengths = dict(reference_seconds=seconds[0], recording_seconds=seconds[-1])
+    lengths["reference_chunk_seconds"] = settings["gpt_cond_chunk_len"]
     sampling = SamplingConfig(**{name: settings[name] for name in _TABLES["sampling"]}, **lengths)
     return XTTSConfig(model=model, data=DataConfig(**limits, **_TABLES["fine-tuning"]), sampling=sampling)
 
@@ -139,8 +140,8 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "d_vector_dim": model.speaker_width,
     }
     rates = dict(sample_rate=MODEL_SAMPLE_RATE, output_sample_rate=DECODER_SAMPLE_RATE)
-    lengths = sampling.reference_seconds, sampling.reference_chunk_seconds or config.data.conditioning_seconds[1]
-    reference, chunk = (max(1, round(seconds)) for seconds in lengths)  # coqui-tts cannot use 0
+    whole, chunk = sampling.reference_seconds, sampling.reference_chunk_seconds or config.data.conditioning_seconds[1]
+    lengths = dict(gpt_cond_len=whole, max_ref_len=sampling.recording_seconds or whole, gpt_cond_chunk_len=chunk)
     return {
         "model": "xtts",
         "model_args": arguments | _TABLES["fixed arguments"],
@@ -148,5 +149,5 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
         "audio": rates | dict(dvae_sample_rate=MODEL_SAMPLE_RATE),
         **{name: getattr(sampling, name) for name in _TABLES["sampling"]},
         "length_penalty": 1.0,
-        **dict(gpt_cond_len=reference, max_ref_len=reference, gpt_cond_chunk_len=chunk),
+        **{name: max(1, round(seconds)) for name, seconds in lengths.items()},  # coqui-tts cannot use 0
     }

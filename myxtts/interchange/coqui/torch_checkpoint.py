@@ -180,6 +180,7 @@ class Unpickler:
             "torch._utils._rebuild_tensor": self.tensor,
             "torch._utils._rebuild_parameter": lambda tensor, *_: _of_kind(np.ndarray, tensor),
             "collections.OrderedDict": lambda pairs=(): {_of_kind(str, name): one for name, one in pairs},
+            "collections.Counter": lambda counts=(): dict(_of_kind(dict, counts)),  # milestones of a MultiStepLR
             # Numbers of NumPy, such as a loss that a trainer stored.
             "numpy.dtype": lambda code, *_: np.dtype(re.fullmatch("[biuf][1248]", code)[0]),
             "numpy.core.multiarray.scalar": scalar,
@@ -212,8 +213,7 @@ class Unpickler:
         claim = f"claims a tensor of size {brief(size)} in a storage of {storage.size} values"
         self.require(math.prod(size) <= storage.size, claim)
         itemsize = storage.dtype.itemsize
-        byte_strides = tuple(itemsize * step for step in stride)
-        return np.ndarray(size, storage.dtype, buffer=storage, offset=itemsize * offset, strides=byte_strides)
+        return np.ndarray(size, storage.dtype, storage, itemsize * offset, tuple(itemsize * step for step in stride))
 
 
 def _literal(name, argument):
@@ -316,8 +316,7 @@ def _read_zip(path, data):
         def load_storage(dtype, key, num_values):
             if key not in storages:
                 storages[key] = content(f"{root}data/{key}")
-            claimed = num_values * dtype.itemsize
-            size = storages[key].size
+            claimed, size = num_values * dtype.itemsize, storages[key].size
             _require(claimed <= size, path, f"claims {claimed} bytes for storage {key:.40}, of {size}")
             return storages[key][:claimed].view(dtype)
 

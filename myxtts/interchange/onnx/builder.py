@@ -1,6 +1,7 @@
 """Builds ONNX graphs node by node, from Keras layers and NumPy-like expressions."""
 
 import importlib
+import os
 from collections.abc import Collection
 from functools import partialmethod
 from types import ModuleType
@@ -156,16 +157,13 @@ class Builder:
         domains = {node.domain for node in self._nodes}
         # Version 20 of the standard operators is the first one with `Gelu`.
         opsets = [helper.make_opsetid(domain, 1 if domain else 20) for domain in sorted(domains)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
-        if not outside:  # the checker requires files for arrays outside the graph
-            self.onnx.checker.check_model(model)
-        return model
+        return helper.make_model(graph, opset_imports=opsets, ir_version=10, producer_name="myxtts")
 
     def save(self, path: Any) -> None:
         """Writes the graph to a file. For a graph above 1.9 GB, weights go to a second file in the same folder."""
-        model = self.model()
-        large = model.ByteSize() > 1_900_000_000
-        self.onnx.save_model(model, path, save_as_external_data=large, location=f"{self.name}.weights")
+        large = sum(array.nbytes for array in self._arrays.values()) > 1_900_000_000
+        self.onnx.save_model(self.model(), path, save_as_external_data=large, location=f"{self.name}.weights")
+        self.onnx.checker.check_model(os.fspath(path))  # by path, because messages above 2 GiB cannot be checked
 
     def session(self, threads: int = 0) -> Any:
         """Loads the graph into ONNX Runtime and returns the session. If `threads` is 0, the session uses all cores."""

@@ -113,14 +113,13 @@ def _copy_reading(folder):
         (copy / module).parent.mkdir()
         shutil.copy(package / module, copy / module)
     (copy / "__init__.py").touch()  # so that no other folder of this name is imported
-    files = [path for path in copy.rglob("*") if path.is_file()]
-    return {path.relative_to(folder).as_posix(): speak.digest(path) for path in files}
+    return {path.relative_to(folder).as_posix(): speak.digest(path) for path in copy.rglob("*") if path.is_file()}
 
 
 def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
     """Returns the contents of `config.json`, which `speak.py` reads."""
-    config, data = synthesizer.config, synthesizer.config.data
-    seconds = config.sampling.reference_chunk_seconds or data.conditioning_seconds[1]
+    sampling, data = synthesizer.config.sampling, synthesizer.config.data
+    seconds = sampling.reference_chunk_seconds or data.conditioning_seconds[1]
     tokenizer, front = synthesizer.tokenizer, synthesizer.text_front
     spoken = [get_language(code) for code in tokenizer.languages]
     return {
@@ -135,13 +134,14 @@ def settings(synthesizer: Synthesizer, form: str, weights: str) -> dict:
         "normalize": {code: one["normalize"] for code, one in DESCRIPTIONS.items() if "normalize" in one},
         "variants": PLAIN_LETTERS | SAME_SOUND,
         "espeak_voices": {one: name for one in tokenizer.languages if (name := espeak_voice(one, tokenizer.g2p))},
-        "sampling": {name: getattr(config.sampling, name) for name in SamplingValues._fields},
+        "sampling": {name: getattr(sampling, name) for name in SamplingValues._fields},
         "model": {name: getattr(synthesizer.model.config, name) for name in MODEL_NUMBERS},
         "windows": {name: getattr(synthesizer.model.decoder, name) for name in WindowShape._fields},
         "listening": {
             "sample_rate": MODEL_SAMPLE_RATE,
             "speaker_sample_rate": SPEAKER_SAMPLE_RATE,
-            "most_samples": int(config.sampling.reference_seconds * MODEL_SAMPLE_RATE),
+            "most_samples": int((sampling.recording_seconds or sampling.reference_seconds) * MODEL_SAMPLE_RATE),
+            "conditioning_samples": int(sampling.reference_seconds * MODEL_SAMPLE_RATE),
             "piece_samples": int(seconds * MODEL_SAMPLE_RATE),
             "least_samples": SHORTEST_CHUNK_SAMPLES,
             "repeats": data.conditioning_padding == "repeat",

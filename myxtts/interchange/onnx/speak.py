@@ -68,11 +68,10 @@ class Vocabulary:
         """Splits a word into tokens by byte-pair encoding."""
         tokens = list(word)
         while len(tokens) > 1:
-            best = min(zip(tokens, tokens[1:]), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
-            if best not in self.ranks:
+            at = min(range(len(tokens) - 1), key=lambda i: self.ranks.get((tokens[i], tokens[i + 1]), float("inf")))
+            if (tokens[at], tokens[at + 1]) not in self.ranks:
                 break
-            at = next(i for i in range(len(tokens) - 1) if (tokens[i], tokens[i + 1]) == best)
-            tokens[at : at + 2] = ["".join(best)]
+            tokens[at : at + 2] = [tokens[at] + tokens[at + 1]]
         return tokens
 
 
@@ -257,10 +256,11 @@ class Speaker:
         length, least = heard["piece_samples"], heard["least_samples"]
         if len(samples) / sample_rate < least / heard["sample_rate"]:
             raise ValueError(f"The recording must be at least {least / heard['sample_rate']:.2g} s long.")
-        samples = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        recording = resampled(samples, sample_rate, heard["sample_rate"])[: heard["most_samples"]]
+        samples = recording[: heard.get("conditioning_samples")]  # older exports have none
         if np.ptp(samples) / 2 < SILENT_PEAK:
             raise ValueError(f"The recording is silent: the used part stays below {SILENT_PEAK:g} of full scale.")
-        wav = resampled(samples, heard["sample_rate"], heard["speaker_sample_rate"])
+        wav = resampled(recording, heard["sample_rate"], heard["speaker_sample_rate"])
         if heard["repeats"]:
             samples = np.resize(samples, max(1, round(len(samples) / length)) * length)
         pieces = [samples[at : at + length] for at in range(0, len(samples), length)]
@@ -332,7 +332,7 @@ def read_wav(path, seconds=3600):
             is_cut = stated - len(mapped) > 980 and stated < 0x7FFF0000
         if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error
-    except (EOFError, ValueError, wave.Error) as error:  # ValueError: a cut sample at the end
+    except (EOFError, ValueError, RuntimeError, wave.Error) as error:  # ValueError: a cut sample at the end
         rule = "a complete PCM WAV file of 1 to 8 channels at 4000 to 384000 Hz"
         raise ValueError(f'{path} is not {rule}: `ffmpeg -i "{path}" -ac 1 "{path}-pcm.wav"` makes one.') from error
     whole = np.pad(content ^ (128 * (width == 1)), ((0, 0), (0, 0), (4 - width, 0)))  # 8-bit samples are unsigned

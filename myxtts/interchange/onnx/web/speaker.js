@@ -90,7 +90,7 @@ function splitWords(text) {
   const words = [];
   let before = null;
   for (const character of text) {
-    const kind = /\s/.test(character) ? "space" : WORD.test(character);
+    const kind = /\p{White_Space}/u.test(character) ? "space" : WORD.test(character);
     if (kind !== "space") words.push(kind === before ? words.pop() + character : character);
     before = kind;
   }
@@ -424,7 +424,7 @@ export class Speaker {
     let [samples, speakerSamples] = recordings.map(mixed);
     const { piece_samples: length, least_samples: least, most_samples: most, repeats, sample_rate: rate } = this.config.listening;
     if (samples.length < least) throw new Error(`The recording must be at least ${(least / rate).toFixed(2)} s long.`);
-    samples = samples.subarray(0, most);
+    samples = samples.subarray(0, most).subarray(0, this.config.listening.conditioning_samples);
     if (!(amplitude(samples) >= SILENT_PEAK)) throw new Error(`The recording is silent: the used part stays below ${SILENT_PEAK} of full scale.`);
     const whole = samples.length / length, near = Math.round(whole) - (whole % 2 === 0.5); // 2.5 is 2, as in Python
     const total = repeats ? Math.max(1, near) * length : samples.length, pieces = [];
