@@ -27,9 +27,8 @@ LASTING = {
 }
 """Failures that last from one operation on, as (errors, operations that fail): the number of the first operation
 decides which of the errors is raised. A full disk can still rename."""
-KILLS = ("killed before", "killed half-way")
 """A kill after an operation is the same as a kill before the next one."""
-MODES = (*KILLS, "fails once", *LASTING)
+MODES = ("killed before", "killed half-way", "fails once", *LASTING)
 POWER_CUTS = ("power cut, all renames lost", "power cut, some renames kept", "power cut, all renames kept")
 RANDOM = r"\.[0-9a-f]{12}\.myxtts\.tmp"  # in names of temporary files
 

@@ -258,14 +258,6 @@ def read_checkpoint(folder):
 SETTINGS = {"model_args": {"gpt_n_heads": 2, "gpt_layers": 30}, "temperature": 0.6, "top_k": 40, "gpt_cond_len": 20}
 
 
-def read_run_settings(folder):
-    config_from_dict(read_json(folder / "config.json"))
-
-
-def read_released_settings(folder):
-    read_settings(folder / "config.json", None)
-
-
 TARRED = tarred({"LJ/metadata.csv": b"a|b|c\n", f"LJ/wavs/{'a' * 120}é.wav": bytes(600), "LJ/b": b""}, "w")
 
 
@@ -307,8 +299,14 @@ PARSERS = {
     "YAML": (st.fixed_dictionaries({"run.yaml": altered_json(CONFIG) | yaml_texts}), read_config),
     "vocab.json": (st.fixed_dictionaries({"vocab.json": altered_json(VOCABULARY)}), read_vocabulary),
     "checkpoint JSON": (checkpoints(), read_checkpoint),
-    "config.json": (st.fixed_dictionaries({"config.json": altered_json(CONFIG)}), read_run_settings),
-    "released config.json": (st.fixed_dictionaries({"config.json": altered_json(SETTINGS)}), read_released_settings),
+    "config.json": (
+        st.fixed_dictionaries({"config.json": altered_json(CONFIG)}),
+        lambda run: config_from_dict(read_json(run / "config.json")),
+    ),
+    "released config.json": (
+        st.fixed_dictionaries({"config.json": altered_json(SETTINGS)}),
+        lambda folder: read_settings(folder / "config.json", None),
+    ),
     "archives": (st.fixed_dictionaries({"a.tar": damaged(TARRED)}), read_archive),
     "text": (st.fixed_dictionaries({"text": spoken}), read_text),
 }

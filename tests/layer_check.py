@@ -9,8 +9,6 @@ from tiny import spread
 
 from myxtts.models.xtts import named_weights
 
-MIXED_POLICIES = ("mixed_float16", "mixed_bfloat16")
-
 
 def check_layer(
     make_layer, inputs, *, call_kwargs=None, trainable=True, dynamic_axes=None, mixed_output_dtype=None, unreached=()
@@ -49,7 +47,7 @@ def check_layer(
     _check_symbolic_shapes(make_layer, inputs, call_kwargs, outputs, dynamic_axes or _default_dynamic_axes(inputs))
     if trainable:
         _check_gradients(layer, inputs, call_kwargs, unreached)
-    for policy in MIXED_POLICIES:
+    for policy in ("mixed_float16", "mixed_bfloat16"):
         _check_mixed_precision(make_layer, inputs, call_kwargs, policy, mixed_output_dtype)
     return layer
 

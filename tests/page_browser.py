@@ -51,8 +51,7 @@ def chromium(flags=()):
 
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
-    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage"]
-    for flag in (*usual, *flags):
+    for flag in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", *flags):
         options.add_argument(flag)
     return webdriver.Chrome(options=options, service=Service(DRIVER))
 

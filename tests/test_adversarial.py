@@ -14,7 +14,6 @@ from utilities.parity.seeded_weights import sampled, seeded_values
 
 CLIPS, FRAMES, WIDTH, SPEAKER = 2, 8, 6, 5
 SOURCE_RATES = tf.constant([24000, 8000])
-UPSAMPLING = ((8, 16), (8, 16), (2, 4), (2, 4))
 
 
 def to_torch(array):
@@ -42,7 +41,7 @@ def reference():
 
 @pytest.fixture(scope="module")
 def generator():
-    return seed(HifiganGenerator(WIDTH, SPEAKER, 16, UPSAMPLING, (3, 7), (1, 3)), "generator")
+    return seed(HifiganGenerator(WIDTH, SPEAKER, 16, ((8, 16), (8, 16), (2, 4), (2, 4)), (3, 7), (1, 3)), "generator")
 
 
 @pytest.fixture(scope="module")

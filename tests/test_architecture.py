@@ -22,7 +22,6 @@ DOORS = ("api.py", "training/trainer.py", "training/memory_isolated_trainer.py")
 ENTRY_ROW = 14
 """Row of `train_main.py`, `utilities/` and `__main__.py` files: entry points, which no other file imports."""
 WITHOUT_TENSORFLOW = ("config", "text")
-FRAMEWORKS = ("tensorflow", "keras", "torch", "jax")
 MODELS_MAY_IMPORT = ("keras", "numpy")
 MODELS_MAY_IMPORT_OF_OURS = ("config", "models")
 APPS_MAY_IMPORT = "api cli.arguments cli.errors config storage text devices audio utils data inference hearing".split()
@@ -95,7 +94,7 @@ def import_breaches(nodes, parts, package):
             yield line, f"imports {module}, which is not in a lower row"
         elif ours and package == "models" and other not in MODELS_MAY_IMPORT_OF_OURS:
             yield line, f"imports {module}; of this package models import config and models only"
-        elif package in WITHOUT_TENSORFLOW and top in FRAMEWORKS:
+        elif package in WITHOUT_TENSORFLOW and top in ("tensorflow", "keras", "torch", "jax"):
             yield line, f"imports {module}; {package} does without"
         elif package == "models" and top not in ("myxtts", *MODELS_MAY_IMPORT) and top not in sys.stdlib_module_names:
             yield line, f"imports {module}; models import keras only"

@@ -118,11 +118,7 @@ def first_weight_norm_layout(model, _dvae):
     return {"model": {old(name): value for name, value in model.items()}}
 
 
-def bare_layout(model, _dvae):
-    return model
-
-
-@pytest.mark.parametrize("layout", [trainer_layout, after_inference_layout, first_weight_norm_layout, bare_layout])
+@pytest.mark.parametrize("layout", [trainer_layout, after_inference_layout, first_weight_norm_layout, lambda m, _: m])
 def test_every_layout_gives_the_same_model(layout, converted, tmp_path):
     options = dict(dvae=False, settings=None) if layout is trainer_layout else {}  # it has its own
     release = write_release(tmp_path / "in", model=layout(*state_dicts(MINIMAL)), **options)

@@ -72,6 +72,5 @@ def test_greedy_codes_equal_the_reference(synthesizer, reference):
     latents = reference["cond/latents_len30_chunk4"]
     streams = [synthesizer.engine.open(ids.tolist(), latents, sampling, max_codes=117) for ids in reference["lat/text"]]
     synthesizer.engine.finish(streams)
-    stop = synthesizer.config.model.stop_audio_token
-    codes = [(stream.codes + 117 * [stop])[:117] for stream in streams]
+    codes = [(stream.codes + 117 * [synthesizer.config.model.stop_audio_token])[:117] for stream in streams]
     np.testing.assert_array_equal(codes, reference["gen/greedy"])

@@ -21,7 +21,6 @@ IMPORTED_BY_OTHERS = {"tensorboard": "tf.summary writes with it"}
 REFERENCE = ("torch", "TTS", "transformers")
 ELSEWHERE = {"utilities/benchmarks/reference_worker.py": REFERENCE, "utilities/parity/make_reference.py": REFERENCE}
 """Files that run in the reference implementation's environment, whose packages are in none of our extras."""
-IMPORTING_CALLS = ("import_module", "importorskip")
 """Functions whose first argument is the name of a module to import."""
 
 
@@ -58,7 +57,7 @@ def imports(path):
             names = [node.module]
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = getattr(node.func, "attr", getattr(node.func, "id", None))
-            names = [node.args[0].value] if called in IMPORTING_CALLS else []
+            names = [node.args[0].value] if called in ("import_module", "importorskip") else []
         found += ((node.lineno, name.partition(".")[0], inside) for name in names)
     return found
 

@@ -147,8 +147,7 @@ def test_model_on_other_devices_is_refused(tmp_path, devices, words):
 def test_missing_devices_are_an_error_and_never_one_device_silently(tiny_corpus, tmp_path, devices):
     data = DataConfig(train_data=str(tiny_corpus), **devices)
     config = XTTSConfig(data=data, training=TrainingConfig(checkpoint_dir=str(tmp_path)))
-    message = "Insufficient GPUs" if len(devices) == 2 else "needs both"
-    with pytest.raises(DeviceError, match=message) as refusal:
+    with pytest.raises(DeviceError, match="Insufficient GPUs" if len(devices) == 2 else "needs both") as refusal:
         XTTSTrainer(config)
     assert "data.data_gpu" in str(refusal.value) and "data.model_gpu" in str(refusal.value)
 

@@ -52,8 +52,7 @@ def trained():
 def test_attention_from_codes_to_text_is_from_the_first_head(trained):
     config, model, batch = trained
     gpt, seen = model.gpt, {}
-    given = batch.text, batch.text_lengths, batch.codes, batch.code_lengths
-    streams = teacher_forcing(config.model, *given)
+    streams = teacher_forcing(config.model, batch.text, batch.text_lengths, batch.codes, batch.code_lengths)
     voice = gpt.mel_to_latents(batch.conditioning_mel)
     gpt.hidden(voice, streams.text_inputs, streams.audio_inputs, streams.key_mask, see_input=seen.__setitem__)
     text_mask = streams.key_mask[:, :8]

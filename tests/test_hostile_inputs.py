@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from myxtts.config.checks import UserError
 
 MAX_SECONDS = 2.0
-REFUSALS = (UserError, OSError)
 """Errors that commands print as a message."""
 
 
@@ -33,7 +32,7 @@ def read_once(reads, files, folder):
     signal.setitimer(signal.ITIMER_PROF, 10 * MAX_SECONDS)
     try:
         reads(folder)
-    except REFUSALS as error:
+    except (UserError, OSError) as error:
         return "a sentence of more than 2000 characters" if len(str(error)) > 2000 else None
     except Hang:
         return "it hung"

@@ -22,7 +22,6 @@ X = RANDOM.standard_normal((2, 5, 16)).astype("float32")
 TEXT, AUDIO = np.array([[3, 7, 9, 0], [3, 8, 0, 0]], "int32"), np.array([[16, 1, 17], [16, 5, 17]], "int32")
 KEY_MASK = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0]], bool)
 SEED = np.array([1, 2], "int32")
-TINY_ENCODER = dict(num_mels=64, widths=(32, 32), num_blocks=(1, 1), embedding_width=12)
 TINY_HIFIGAN = dict(width=6, speaker_width=3, channels=16, upsampling=((4, 8), (2, 4)))
 TINY_HIFIGAN |= dict(kernel_sizes=(3, 5), dilations=(1, 3))
 FLOAT32 = {"mixed_output_dtype": "float32"}
@@ -50,7 +49,7 @@ LAYERS = {
     "batch_normalization": (lambda: BatchNormalization(5), normal(2, 7, 5), {}, {}),
     "attentive_pooling": (lambda: Pooling(5, 4), normal(2, 7, 5), {}, FLOAT32),
     "speaker_encoder": (
-        lambda: SpeakerEncoder(**TINY_ENCODER),
+        lambda: SpeakerEncoder(num_mels=64, widths=(32, 32), num_blocks=(1, 1), embedding_width=12),
         normal(2, 21, 64),
         {},
         {"dynamic_axes": ((0, 1),), **FLOAT32},

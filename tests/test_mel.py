@@ -138,8 +138,7 @@ def log_mel():
     random = np.random.default_rng(0)
     num_samples = 86 * DVAE_MEL.hop_length
     time = np.arange(num_samples) / DVAE_MEL.sample_rate
-    pitch = 110 + 30 * np.sin(2 * np.pi * 2 * time)
-    pulses = np.diff(np.floor(np.cumsum(pitch) / DVAE_MEL.sample_rate), prepend=0)
+    pulses = np.diff(np.floor(np.cumsum(110 + 30 * np.sin(2 * np.pi * 2 * time)) / DVAE_MEL.sample_rate), prepend=0)
     noise = random.standard_normal(num_samples)
     source = np.where(time < 0.7, pulses + 0.003 * noise, 0.05 * noise) * (np.abs(time - 0.5) > 0.05)
     wav = np.zeros(num_samples)

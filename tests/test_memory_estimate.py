@@ -100,17 +100,15 @@ def test_memory_efficient_attention_is_linear_in_the_sequence():
 
     for attention, power in (("standard", 2), ("memory-efficient", 1)):
         first, second, third = (activations(codes, attention) for codes in (100, 300, 500))
-        curved = (third - second) - (second - first)
         # Only the attention mask grows quadratically, with one byte per pair of positions.
-        assert (curved > 10 * 4 * 8 * 200**2) == (power == 2)
+        assert (((third - second) - (second - first)) > 10 * 4 * 8 * 200**2) == (power == 2)
 
 
 def test_chunks_of_attention_count_where_nothing_else_is_left():
     optimizations = Optimizations("mixed_bfloat16", True, "memory-efficient")
     nano = ModelConfig("nano", num_text_tokens=500)
     steps = [estimate_gpt(nano, replace(SHAPES, frames=frames), optimizations).step for frames in (2048, 4096)]
-    entries = SHAPES.batch * nano.conditioning_heads * 2048 * CHUNK
-    assert CHUNK_KEYS == CHUNK and steps[1] - steps[0] > 16 * entries
+    assert CHUNK_KEYS == CHUNK and steps[1] - steps[0] > 16 * (SHAPES.batch * nano.conditioning_heads * 2048 * CHUNK)
 
 
 @pytest.mark.parametrize("optimizations", [Optimizations(), Optimizations("mixed_bfloat16", True, "memory-efficient")])
@@ -158,8 +156,7 @@ def test_dvae_holds_the_tensors_that_its_backward_pass_reads():
         of_layers = lambda operation: operation.type in ("ReluGrad", "Conv2DBackpropFilter")
         kept = kept_numbers(dvae.trainable_variables, loss_of, (1, 4 * codes, config.num_mels), of_layers)
         loss = codes * (4 * config.codebook_width + 2 * 4 * config.num_mels)
-        padding = 2 * config.num_mels + 2 * config.dvae_hidden
-        found = kept - codes * config.codebook_width - padding + loss
+        found = kept - codes * config.codebook_width - (2 * config.num_mels + 2 * config.dvae_hidden) + loss
         assert estimate_dvae(config, Shapes(1, 0, codes, 0)).activations == 4 * found
 
 
@@ -176,8 +173,7 @@ def test_speaker_encoder_holds_the_tensors_that_its_backward_pass_reads(monkeypa
         with keras.StatelessScope():
             return tf.reduce_sum(encoder(mel, training=True)[:, 0])
 
-    frames = 1 + round(100 * codes * 1024 / 22050)
-    kept = kept_numbers(encoder.trainable_variables, loss_of, (1, frames, 64))
+    kept = kept_numbers(encoder.trainable_variables, loss_of, (1, 1 + round(100 * codes * 1024 / 22050), 64))
     assert parts.estimate_speaker(config, Shapes(1, 0, codes, 0)).activations == pytest.approx(4 * kept, rel=0.02)
 
 

@@ -16,7 +16,6 @@ from myxtts.devices.gpu_monitor import GPUReport, GPUUsage
 from utilities.dual_gpu_bottleneck_profiler import Profile, judge, main
 
 PAIR = plan_devices(data_gpu=0, model_gpu=1, num_gpus=2)
-ONE = plan_devices(num_gpus=1)
 
 
 def phases(load=0.05, preprocess=0.30, transfer=0.05, train=0.60):
@@ -89,7 +88,7 @@ def test_recommendations_name_the_flag_and_the_value(monkeypatch):
     assert "--data-gpu 1 --model-gpu 0" in verdicts(starved)["training"].recommendation
     for gpus, flags in ((1, "--prepared"), (2, "--data-gpu 0 --model-gpu 1")):
         monkeypatch.setattr("utilities.dual_gpu_bottleneck_profiler.visible_gpus", lambda: [None] * gpus)
-        assert flags in verdicts(starved, plan=ONE)["training"].recommendation
+        assert flags in verdicts(starved, plan=plan_devices(num_gpus=1))["training"].recommendation
     several = plan_devices(data_gpu=0, model_gpus=[1, 2], num_gpus=3)
     assert "fewer --model-gpus" in verdicts(starved, plan=several)["training"].recommendation
 

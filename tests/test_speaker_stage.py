@@ -263,8 +263,7 @@ def test_run_is_resumed_bit_for_bit_with_its_statistics_and_classifier(tiny_corp
 
 
 def trains_speaker(config):
-    works = make_agenda(config, SpeechDataset.open(config))
-    return next(work for work in works if work.stage == "speaker").trains
+    return next(work for work in make_agenda(config, SpeechDataset.open(config)) if work.stage == "speaker").trains
 
 
 def test_one_voice_ends_the_stage_at_once_and_the_run_continues(tmp_path, caplog):

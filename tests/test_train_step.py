@@ -17,7 +17,6 @@ from myxtts.training.stages.base import Objective
 from myxtts.training.stages.gpt import GPTObjective
 
 CONFIG = tiny_run_config()
-BATCHES = {"gpt": gpt_batch, "dvae": dvae_batch}
 
 
 @functools.cache
@@ -179,7 +178,7 @@ def rows(batch, start, stop):
 @untraced()
 @pytest.mark.parametrize("stage", ["gpt", "dvae"])
 def test_accumulated_batches_equal_one_large_batch(stage):
-    batch, results = BATCHES[stage](6), []
+    batch, results = {"gpt": gpt_batch, "dvae": dvae_batch}[stage](6), []
     for accumulation in (1, 3):
         trained, step = make_step(stage)
         size = 6 // accumulation

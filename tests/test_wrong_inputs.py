@@ -19,10 +19,9 @@ from myxtts.devices import configuration
 from myxtts.runs.run import Run
 
 DATA = Path(__file__).parent / "data"
-TABLE = (DATA / "wrong_inputs.txt").read_text(encoding="utf-8")
 FILES = {name: text.encode("latin-1") for name, text in json.loads((DATA / "wrong_files.json").read_text()).items()}
 """Contents by name. The characters of a text stand for bytes, because some files are in other encodings."""
-ROWS = [line.split(" | ") for line in TABLE.strip().splitlines()]
+ROWS = [line.split(" | ") for line in (DATA / "wrong_inputs.txt").read_text(encoding="utf-8").strip().splitlines()]
 DOORS, OTHERS = (DATA / "doors.txt").read_text(encoding="utf-8").split("\n\n")
 
 

@@ -17,7 +17,6 @@ from myxtts.storage.checkpoint import CheckpointStore
 from myxtts.storage.files import write_json
 
 WORDS = ("one", "two", "three", "four", "five", "six")
-SPEAKER_PITCH_HZ = {"low": 110.0, "high": 220.0}
 
 
 def tiny_model_config(**overrides):
@@ -95,7 +94,7 @@ def make_tiny_corpus(folder, sample_rate=MODEL_SAMPLE_RATE):
     (folder / "wavs").mkdir(parents=True)
     lines, speakers = [], ["id,speaker"]
     for index, word in enumerate(WORDS):
-        for speaker, pitch_hz in SPEAKER_PITCH_HZ.items():
+        for speaker, pitch_hz in {"low": 110.0, "high": 220.0}.items():
             clip_id = f"{speaker}_{word}"
             samples = voiced(0.5 + 0.1 * index + 0.05 * (speaker == "low"), pitch_hz, index, seed=index)
             soundfile.write(folder / "wavs" / f"{clip_id}.wav", samples, sample_rate, subtype="PCM_16")

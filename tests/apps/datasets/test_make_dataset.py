@@ -282,8 +282,7 @@ def test_clips_with_other_voices_are_reported(tmp_path, monkeypatch):
 
     files = [tmp_path / f"{number}.wav" for number in range(7)]
     for number, path in enumerate(files):
-        sound = {5: said(150, 600), 6: said(600, 600)}.get(number, said(150, 160))
-        soundfile.write(path, 0.3 * sound, RATE)
+        soundfile.write(path, 0.3 * {5: said(150, 600), 6: said(600, 600)}.get(number, said(150, 160)), RATE)
 
     def heard_with(options):
         clips = [Segment(k, k + 1, "A text.", facts=ClipFacts(4, -20, 40, -40, 5, 30, 14)) for k in range(7)]

@@ -87,8 +87,7 @@ def live_server(
     synthesizer.folder = run
     parts = speaker, VoiceBook(synthesizer, speakers, voices), ServerSettings("tiny", **settings)
     serving = Serving(make_app(*parts), speaker, most, 10, beside(*parts))
-    listener = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=serving.run, args=([listener],), name="serving")
+    thread = threading.Thread(target=serving.run, args=([socket.create_server(("127.0.0.1", 0))],), name="serving")
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     thread.start()
     try:

@@ -128,8 +128,7 @@ def test_incomplete_requests_are_closed_and_do_not_block_others(tmp_path, monkey
     for limit in ("HEAD_SECONDS", "SEND_SECONDS"):
         monkeypatch.setattr(f"myxtts.apps.server.serving.{limit}", 1.0)
     (tmp_path / "run").mkdir()
-    voices = write_voices(tmp_path / "voices")
-    with live_server(talkative_synthesizer(), tmp_path / "run", voices, most=10) as live:
+    with live_server(talkative_synthesizer(), tmp_path / "run", write_voices(tmp_path / "voices"), most=10) as live:
         ends, place = [], ("127.0.0.1", live.port)
         for _ in range(50):
             ends.append(socket.create_connection(place, timeout=60))
