@@ -72,7 +72,7 @@ def test_text_is_read_in_the_language_of_the_speaker_unless_another_is_requested
 def test_lines_of_a_list_are_read_in_the_languages_of_their_speakers(base, monkeypatch):
     lines = [Line(1, "a", "x", "fr_f2", ""), Line(2, "b", "x", "fr_f2", "en"), Line(3, "c", "x", "", "")]
     asked = argparse.Namespace(checkpoint=BASE_FOLDER, requested=None, own="de", batch="list.txt")
-    languages = lambda: [language for *_, language in say._requests(lines, base, base.as_voice(None, "de"), asked)]
+    languages = lambda: [one[2] for one in say._requests(lines, base, base.as_voice(None, "de"), asked, print)]
     assert languages() == ["fr", "en", "de"]
     monkeypatch.setattr(say, "language_of", lambda folder, name: "es")  # as for `--speaker fr_f2`, if it were unknown
     assert languages() == ["es", "en", "de"]

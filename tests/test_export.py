@@ -382,7 +382,7 @@ def test_exported_model_reads_texts_like_the_model(exported, synthesizer, monkey
     assert speaker.reader.spoken("Hello, world.", "en") == "həlˈoʊ, wˈɜːld."
     monkeypatch.delattr("myxtts.text.espeak.text_to_ipa")  # an error of the program is not called a damaged file
     with pytest.raises(AttributeError):
-        speaker.text_ids("Hello, world.", "en")
+        speaker.text_ids("Hello, you.", "en")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(NameError):
         patch.setattr(Vocabulary, "__init__", Mock(side_effect=NameError))
         Speaker(exported)

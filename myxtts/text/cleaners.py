@@ -20,8 +20,9 @@ Punctuation that belongs to a script (، ؟ 。) is not in the table."""
 PLAIN_LETTERS = table("ł l, ø o, đ d, ð d, ı i, æ ae, œ oe, þ th, Ł L, Ø O, Đ D, Ð D, Æ Ae, Œ Oe, Þ Th")
 """Replacements for letters with diacritics that Unicode does not decompose, and for ligatures."""
 DIRECTION_MARKS = "\u200e\u200f\u202c\u2069"  # invisible, after the last character of right-to-left text
-# After an end mark; French closing quotes follow a space. Full-width and Ethiopic stops need no space after them.
-CLOSING = rf"""(?:[ \u00a0\u202f]»(?=\s|$|[.,;:!?…)\]]))?+["'”’»)\]{DIRECTION_MARKS}]*"""
+_FRENCH = r"[ \u00a0\u202f]»(?=\s|$|[.,;:!?…)\]])"  # closing quotes after a space
+# After an end mark. Full-width and Ethiopic stops need no space after them. Python 3.11.2 misreads `(?:…)?+`.
+CLOSING = rf"""(?:{_FRENCH}|(?!{_FRENCH}))["'”’»)\]{DIRECTION_MARKS}]*"""
 _SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+{CLOSING}(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _JOINED = re.compile(r"(?<=\w)\((\w+)\)|(?<=\w)[:/|\\](?=\w)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)[:;=]-?[()]+(?!\S)")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")

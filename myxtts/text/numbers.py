@@ -148,8 +148,7 @@ class SpelledNumbers:
 
     def _has_words_for(self, digits: str) -> bool:
         # More than 18 digits are more than any `max_integer` has, and `int` rejects very long numbers.
-        is_code = len(digits) > 18 or digits[0] == "0" and len(digits) > 4
-        return not is_code and int(digits) <= self.max_integer
+        return not (len(digits) > 18 or digits[0] == "0" and len(digits) > 4) and int(digits) <= self.max_integer
 
     def _read_integer(self, digits: str) -> str:
         return self.cardinal(int(digits)) if self._has_words_for(digits) else self._read_digits(digits)

@@ -27,7 +27,7 @@ class CompiledBlocks(Layer):
 
     def call(self, x: Tensor, number: int, **options) -> Tensor:
         if options.get("seed") is not None:
-            options["seed"] += tf.constant([0, number << 23])  # above the bits of the step and of 128 micro-batches
+            options["seed"] += tf.constant([0, number % 256 << 23])  # above the bits of step and 128 micro-batches
         block = self._blocks[number]
         frozen = [tf.convert_to_tensor(variable.value) for variable in block.non_trainable_variables]
 
