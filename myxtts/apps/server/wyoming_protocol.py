@@ -114,8 +114,8 @@ class _Conversation(AsyncEventHandler):
             if is_open and len(self._streamed) <= self.settings.max_characters:
                 return
             _, language = await asyncio.to_thread(find_voice, self._streamed, self.voices, self.settings, **self._voice)
-            is_word, end = self._streamed[-1:].isalnum(), self._streamed.rstrip()[-1:]
-            is_ended = self._streamed.endswith("\n") or self._streamed[-1:].isspace() and end in set("!?…")
+            marks = () if "«" in self._streamed else ("! ", "? ", "… ")  # ` »` may follow
+            is_word, is_ended = self._streamed[-1:].isalnum(), self._streamed.endswith(("\n", *marks))
             text = self._streamed + ("x" if is_word else "X" * is_ended)  # an unfinished last word; a next sentence
             pieces = [text, *split_sentences(text, language)]
             start = text.rindex(pieces[-1])
