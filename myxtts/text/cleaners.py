@@ -23,7 +23,7 @@ DIRECTION_MARKS = "\u200e\u200f\u202c\u2069"  # invisible, after the last charac
 _FRENCH = r"[ \u00a0\u202f]»(?=\s|$|[.,;:!?…)\]])"  # closing quotes after a space
 # After an end mark. Full-width and Ethiopic stops need no space after them. Python 3.11.2 misreads `(?:…)?+`.
 CLOSING = rf"""(?:{_FRENCH}|(?!{_FRENCH}))["'”’»)\]{DIRECTION_MARKS}]*"""
-_SENTENCE_END = re.compile(rf"""[.!?…؟۔।॥]+{CLOSING}(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
+_SENTENCE_END = re.compile(rf"""(?<![.!?…؟۔।॥])[.!?…؟۔।॥]++{CLOSING}(?=\s)|(?:[。！？｡።፧፨]|፡፡)+["'”’»」』）)\]]*""")
 _JOINED = re.compile(r"(?<=\w)\((\w+)\)|(?<=\w)[:/|\\](?=\w)|(?<=[^\W_])_+(?=[^\W_])|(?<!\S)[:;=]-?[()]+(?!\S)")
 _LAST_WORD = re.compile(r"[^\s(\"'“‘«]+$")
 _INITIAL = re.compile(r"(?:^|\.)(?!(?<=[apAP]\.)[mM])[^\W\d_]\.$")  # but the m of `5 p.m.` may end a sentence

@@ -99,8 +99,8 @@ def chinese_to_pinyin(text: str) -> str:
 
 def spell_thousands(text: str) -> str:
     """Replaces numbers with commas between thousands by Chinese characters: 12,500 becomes 一万两千五百."""
-    grouped = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d|[.,]\d)"
-    return re.sub(grouped, lambda number: read_number(number[0].replace(",", "")), text)
+    grouped = r"(?<![\d.,])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?!\d|[.,]\d)(%?)"
+    return re.sub(grouped, lambda one: "百分之" * bool(one[1]) + read_number(re.sub("[,%]", "", one[0])), text)
 
 
 LANGUAGE = described("zh", write_out=spell_thousands, expand_numbers=expand_chinese_numbers, romanize=chinese_to_pinyin)

@@ -7,7 +7,7 @@ import * as ort from "./ort/ort.wasm.min.mjs";
 
 const PAUSE_SECONDS = 0.25, FADE_SECONDS = 0.005, CACHE_ROWS = 64, SILENT_PEAK = 1e-3;
 const SENTENCE_END = new RegExp( // as in text/cleaners.py, without abbreviations
-  /(?<=[.!?…؟۔।॥](?:[ \u00a0\u202f]»)?["'”’»)\]\u200e\u200f\u202c\u2069]*)\s+(?!»(?:\s|$|[.,;:!?…)\]]))/.source + "|" +
+  /(?<=[.!?…؟۔।॥](?:[ \u00a0\u202f]»)?["'”’»)\]\u200e\u200f\u202c\u2069]*)(?![ \u00a0\u202f]»(?:\s|$|[.,;:!?…)\]]))\s+/.source + "|" +
   /(?<=(?:[。！？｡።፧፨]|፡፡)["'”’»」』）)\]]*)\s*(?![\s。！？｡።፧፨፡"'”’»」』）)\]])/.source);
 const CLAUSE_END = /[,;:،؛、，；：፣፤፥](?=\s|[^\x00-\x7f])(?!\p{Nd})|[—–](?! ?\p{Nd})/gu;
 const JOINED = // As in text/cleaners.py: file(s), 5:30, and/or, my_file, :)
@@ -23,6 +23,8 @@ const READINGS = [
   [/^\s*(?:[-–—•]+\s+|[—―]+)|(?<![—―\s])\s*[—―]+(?=[.,;:!?…])/g, ""], [/([.,;:!?…]["”“»’)]*)(?:\s*[–—]\s*|\s+-\s+)/g, "$1 "],
   [/\s*[—―]+\s*|\s+[-–]+\s+/g, ", "], [/\s+(?=[.,;:!?])/g, ""],
 ];
+// Words in which I is not the Turkish capital of ı, as in readings.toml, and Roman numerals.
+const LATIN_I = /^(?:(?:AI|API|CIA|DVI|FBI|FIFA|GIF|HDMI|IAN|IBAN|IBRAHIM|IELTS|IKEA|IBM|IMEI|IMF|INDIA|INDIANA|INTER|IP|IPTV|IQ|IRINA|IRON|ISAAC|ISABEL|ISBN|ISO|IT|ITALIA|IVAN|IVF|IZMIR|MICROSOFT|PIN|PISA|SIM|UI|UNICEF|VIP|[IVX]+)$|INSTAGRAM|INTEL|INTERNET|INTERPOL|IPAD|IPHONE|ISTANBUL)|[QWX]/i;
 const WORD = /[\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\u200c\u200d]/u;
 const SPOKEN = /[\p{L}\p{M}\p{N} '’\u200c\u200d]/u;
 const RECORDING = "your recording";
@@ -376,7 +378,7 @@ export class Speaker {
   written(text, language) {
     const voice = this.config.espeak_voices[language], [from, to, silent = ""] = this.config.normalize[language] ?? ["", ""];
     if (voice) text = text.normalize("NFC").replace(ESPEAK_SPELLS, (part) => part.normalize("NFKC"));
-    if (voice === "tr") text = text.replace(/I(?!nstagram|ntel|nternet|nterpol|phone)/g, "ı"); // as in readings.toml
+    if (voice === "tr") text = text.replace(/[\p{L}\p{N}_]*I[\p{L}\p{N}_]*/gu, (one) => LATIN_I.test(one) ? one : one.replaceAll("I", "ı"));
     const readings = voice && /LATIN|CYRILLIC/.test(this.config.scripts[language][0]) ? READINGS : [];
     for (const [mark, spoken] of readings) text = text.replace(mark, spoken);
     const characters = [...text.replaceAll('"', "").replace(ARABIC_FORMS, (part) => part.normalize("NFKC"))].filter((one) => !silent.includes(one));
