@@ -60,20 +60,17 @@ def test_only_one_of_several_simultaneous_runs_gets_the_folder(tmp_path):
         for number in range(100):
             folder = tmp_path / str(number)
             outcomes = sorted(pool.map(begin, [folder] * 3))
-            assert outcomes[2] == "began"
-            assert all(outcome.startswith("Another run is writing to") for outcome in outcomes[:2]), outcomes
+            assert outcomes[2] == "began" and all(one.startswith("Another run is writing to") for one in outcomes[:2])
             assert not list(folder.iterdir())
 
 
 def test_only_partial_files_of_a_killed_run_are_deleted(tmp_path):
-    (tmp_path / "samples").mkdir()
     kept = {"config.json", "notes.tmp", ".hidden", ".mine.tmp"}
     for name in (".folder.tmp", "samples"):
-        (tmp_path / name).mkdir(exist_ok=True)
-    for path in (temporary_path(tmp_path / "config.json"), temporary_path(tmp_path / "samples/a.wav")):
+        (tmp_path / name).mkdir()
+    partial = temporary_path(tmp_path / "config.json"), temporary_path(tmp_path / "samples/a.wav")
+    for path in (*partial, *map(tmp_path.joinpath, kept)):
         path.write_text("x")
-    for name in kept:
-        (tmp_path / name).write_text("x")
     with own_run_folder(tmp_path) as folder:
         assert {path.name for path in folder.rglob("*")} == {"samples", ".folder.tmp", *kept}
 
@@ -125,6 +122,9 @@ def test_recordings_sorted_into_folders_of_speakers_are_cut_again(tmp_path):
     words = "In der Sprache der Drucker heißt das noch nicht viel, aber es genügt uns für den Anfang. " * 2
     path.write_text(f"1\n00:00:01,000 --> 00:00:09,000\n{words}\n")
     assert " in de into " in transcribe(config, TextsMissing("", path, [path.with_suffix(".wav")]), plan=True)
+    german = path.rename(path.with_name("a.de.srt")).read_text()
+    path.with_name("a.en.srt").write_text(german.replace(words, "The words that all of us know and the others do not."))
+    assert " in en into " in transcribe(config, TextsMissing("", path, [path.with_suffix(".wav")]), plan=True)
 
 
 def test_unwritable_folder_is_one_error_message(tmp_path, monkeypatch):

@@ -32,7 +32,7 @@ from myxtts.storage.speakers import composed, default_speaker, language_of, read
 from myxtts.text.language_guess import language_to_read
 from myxtts.text.languages import get_language
 from myxtts.text.speech_rates import SECONDS_AT_CHAR_LIMIT
-from myxtts.utils.commons import progress_bar, setup_logging, standard_output_for_sound
+from myxtts.utils.commons import progress_bar, setup_logging, standard_output_for_sound, tqdm
 
 MAX_TEXT_BYTES = 16 * 2**20
 SHORT_TEXT = 400
@@ -358,12 +358,11 @@ def say_lines(lines: list[Line], synthesizer, voice, arguments, options: dict, c
         some, voices, languages = zip(*waiting[:count])
         waiting = waiting[count:]
         speeches = synthesizer.batch([line.text for line in some], voices, languages, **options, **check)
-        for line, speech in zip(some, speeches):
-            speech.save(folder / name_of(line), arguments.sample_rate)
-            digests[name_of(line)] = wanted[name_of(line)]
+        for one, speech in zip(some, speeches):
+            speech.save(folder / name_of(one), arguments.sample_rate)
+            digests[name_of(one)] = wanted[name_of(one)]
             done += 1
-            result = f"{name_of(line)}: {speech.seconds:.2f} s, {_confidence(speech)}"
-            print(f"[{done}/{len(requests)}] {result}", flush=True)
+            print(f"[{done}/{len(requests)}] {name_of(one)}: {speech.seconds:.2f} s, {_confidence(speech)}", flush=True)
         write_json(file, digests)
     print(f"Wrote {counted(new, 'file')} to {printable(str(folder))} in {time.monotonic() - started:.0f} s")
     return 0
@@ -390,5 +389,5 @@ def _requests(lines, synthesizer, voice, arguments, progress):
         requests.append((line, voices[key], language))
         progress(len(requests), len(lines))
     for note in filter(None, notes):
-        print(f"{counted(len(notes[note]), 'line')}, the first is line {notes[note][0]}: {note}", file=sys.stderr)
+        tqdm.write(f"{counted(len(notes[note]), 'line')}, the first is line {notes[note][0]}: {note}", file=sys.stderr)
     return requests

@@ -326,9 +326,10 @@ def transcribe(config: XTTSConfig, missing: TextsMissing, quiet: bool = False, p
 
 
 def _language_of(recordings):
-    """Identifies the language of recordings by their subtitles; returns the default language if there are none."""
-    texts = []
-    for path in (path for found in files_beside(recordings, SUBTITLES).values() for path in found[:1]):
+    """Identifies the language of recordings by their subtitles; returns the default language if there are none. Of
+    several subtitles, prefers those with no language in their name (`talk.srt`), then those in the default language."""
+    texts, rank = [], lambda one: (one.stem.count("."), f".{DEFAULT_LANGUAGE}" not in one.stem)
+    for path in (min(found, key=rank) for found in files_beside(recordings, SUBTITLES).values() if found):
         with suppress(Exception):  # pysubs2 raises errors of any type; `make_dataset` reports the file
             import pysubs2
 

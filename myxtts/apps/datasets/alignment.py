@@ -80,11 +80,11 @@ def fits_speech(atoms: Sequence[Atom], starts: np.ndarray, ends: np.ndarray, num
     The durations fit if the misfit is much smaller than the misfit of the same texts in other orders, or less than 1.4
     standard errors above the expected misfit (texts of similar lengths, such as verses, fit in any order). Also returns
     True if there are too few texts to decide, and False if a quarter (at least two) of less than `TELLING` texts is not
-    spoken, or one with a `shift` of the times by over 5 s. `starts` and `ends`, `(N,)` seconds, are the times of the
-    segments. `num_pieces` counts the texts."""
+    spoken, or one with a `shift` of the times by over 5 s; texts with a fault, such as music, need not be spoken.
+    `starts` and `ends`, `(N,)` seconds, are the times of the segments. `num_pieces` counts the texts."""
     paired = [one for one in atoms if _has_both(one)]
     most = 0 if abs(shift) > 5.0 else max(1, (num_pieces - 1) // 4)
-    lacks_many = num_pieces < TELLING and sum(one.first == one.last for one in atoms) > most
+    lacks_many = num_pieces < TELLING and sum(one.first == one.last and not one.reason for one in atoms) > most
     if lacks_many or len(paired) < 4:
         return not lacks_many
     seconds, counts = _lengths(paired, starts, ends)

@@ -93,7 +93,7 @@ def read_subtitles(path: Path) -> list[Piece]:
         import pysubs2
     content = re.sub(r"<[\d:.,]+>", "", _BEFORE_ZERO.sub(r"\g<1>90:", _read_text(path)))
     if content.lstrip().startswith("WEBVTT"):  # drops identifiers, notes and styles
-        content = "\n\n".join(["WEBVTT", *re.findall(r"(?m)^.*-->.*(?:\n.+)*", content)])
+        content = "\n\n".join(re.findall(r"(?m)WEBVTT|^.*-->.*(?:\n\n+(?!NOTE|(?:.+\n)?.*-->).+)?(?:\n.+)*", content))
     # pysubs2 drops a number at the end of a cue, because it may be the number of the next cue.
     content = re.sub(r"\n *\n(?:\d+ *\n)?(?=.*-->)|\Z", "\n\n0\n", content)
     try:
