@@ -198,6 +198,7 @@ def test_recognizer_command_transcribes_clips(planted, tmp_path, capsys):
     words = ("--recognizer", f"{sys.executable} {script} {{wav}}", "--output", tmp_path / "set")
     plant(tmp_path / "short\x1b[31m.wav", 4, seed=2)
     (tmp_path / "._short.wav").write_bytes(b"attributes that macOS wrote")
+    soundfile.write(tmp_path / "short\x1b[31m.flac", np.zeros(RATE), RATE)  # no clips: the .wav is not skipped
     assert make(tmp_path, *words) == 0
     assert {letter for _, _, text in clip_bounds(tmp_path / "set") for letter in text} == {"a"}
     assert "short\\x1b[31m.wav: " in (shown := capsys.readouterr().out) and "\x1b" not in shown
