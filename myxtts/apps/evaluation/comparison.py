@@ -19,6 +19,8 @@ from myxtts.hearing.measuring import Measured, Measurer, Sentence, ends_well, is
 
 LEVEL = 0.95
 RESAMPLES = 4000
+FEW = 10
+"""With fewer sentences, no model is named the best."""
 MISSING = {
     "recognizer": "--recognizer base, or another one",
     "encoder": networks.ENCODER_HINT,
@@ -236,12 +238,12 @@ class Comparison:
         return found if all(found.values()) else {"all": found["all"]}
 
     def best(self) -> tuple[list[Row], str] | None:
-        """Returns the best rows and the reasons in words; None if there are fewer than two rows to compare.
+        """Returns the best rows and the reasons in words; None with fewer than two rows or `FEW` sentences.
 
         Candidates are the rows with complete sentences and a similar voice (see `_eligible`). If there are none, all
         rows are candidates. Each metric in `DECIDING`, in turn, removes the candidates that are significantly worse
         than another candidate on the sentences that both have."""
-        if len(self.compared) < 2:
+        if len(self.compared) < 2 or len(self.sentences) < FEW:
             return None
         able = [row for row in self.compared if self._eligible(row)] or self.compared
         reasons = ["the others do not end properly or do not match the voice"] * (len(able) < len(self.compared))

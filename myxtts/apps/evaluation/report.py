@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jinja2
 
 from myxtts.apps.evaluation.command import CSV_FILE, JSON_FILE, PAGE, SOUNDS
-from myxtts.apps.evaluation.comparison import BY_NAME, LEVEL, METRICS, Comparison, Estimate, Metric, compare
+from myxtts.apps.evaluation.comparison import BY_NAME, FEW, LEVEL, METRICS, Comparison, Estimate, Metric, compare
 from myxtts.apps.evaluation.sentences import Row
 from myxtts.audio.encoding import write_audio
 from myxtts.config.checks import counted, printable
@@ -140,7 +140,8 @@ def counted_sentences(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
     count = len(comparison.sentences)
-    found = [f"Only {counted(count, 'sentence')}, too few to compare models. Use 30 (--data, --texts)."] * (count < 10)
+    few = f"Only {counted(count, 'sentence')}, too few to compare models. Use 30 (--data, --texts)."
+    found = [few] * (count < FEW)
     found += [f"{name} is left out: {why}" for name, why in comparison.left_out.items()]
     if best := comparison.best():
         rows, why = best

@@ -138,6 +138,7 @@ def train_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None:
     plan_on(choices, lambda run, *values: studio.plan(flags(run, *values), run), given)
     act(texts, start.click, begin, given, [notice], notice, api_name="start")
     act(texts, stop.click, end, [name], [notice], notice, api_name="stop")
+    name.input(lambda: "", None, notice, **shared)
     _watch(studio, texts, name, now, state, notice)
     _fill(studio, texts, name, form, recipe, stages, filled)
     # If nothing is training, the typed name stays.

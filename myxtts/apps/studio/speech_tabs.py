@@ -84,7 +84,7 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
                 kinds = [(texts[one], one) for one in ("best", "last")]
                 sides.append(gr.Radio(kinds, value="best", label=texts["which"], elem_id=f"compare_which_{number}"))
         with gr.Column():
-            text = gr.Textbox(texts["example"], label=texts["text"], lines=2, elem_id="compare_text", render=False)
+            text = gr.Textbox(texts["example"], label=texts["lines"], lines=2, elem_id="compare_text", render=False)
             language, speaker, recording = choices.voice("compare", text, *sides[::2])
     text.render()
     with gr.Row():
@@ -98,19 +98,19 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     heard = gr.State(None)
 
     def compare(first, first_which, second, second_which, text, language, recording, speaker, seed, blind):
-        yield *[gr.skip()] * 3, texts["speaking"]
         language, voice, *doubts = studio.reading(text, language, speaker, first, second)
         doubts.append("" if recording or voice == speaker else texts["value"].format(voice))
         order = [(first, first_which), (second, second_which)]
         if order[0] == order[1]:
             raise PageError("same_models")
-        if blind:
-            random.shuffle(order)
-        spoken = [studio.speak(name, text, language, recording, voice, seed, which=which) for name, which in order]
-        names = [f"{name}@{which}" for name, which in order]
-        captions = "AB" if blind else [f"{letter}: {texts['value'].format(name)}" for letter, name in zip("AB", names)]
-        heard = dict(sides=names, blind=blind, text=text, seed=int(seed or 0))
-        yield *(gr.Audio(value=one, label=label) for one, label in zip(spoken, captions)), heard, hint(texts, *doubts)
+        heard, lines = [], [line for line in text.splitlines() if line.strip()] or [text]
+        for line in lines:
+            yield *[gr.skip()] * 3, texts["speaking"] + texts["value"].format(f"{len(heard) + 1}/{len(lines)}")
+            order = random.sample(order, 2) if blind else order
+            spoken = [studio.speak(name, line, language, recording, voice, seed, which=which) for name, which in order]
+            names = [f"{name}@{which}" for name, which in order]
+            heard.append(dict(sides=names, blind=blind, text=line, seed=int(seed or 0), spoken=spoken))
+        yield *_players(heard, texts), heard, hint(texts, *doubts)
 
     with gr.Row():
         votes = [gr.Button(texts[key], elem_id=f"vote_{key}") for key in ("vote_a", "vote_b", "vote_same")]
@@ -125,13 +125,24 @@ def compare_tab(studio: Studio, texts: dict[str, str], choices: Choices) -> None
     def vote(heard, better):
         if not heard:
             raise PageError("nothing_heard")
-        add_vote(studio.home, heard["sides"], better, heard["blind"], heard["text"], heard["seed"])
-        return None, texts["vote_kept"].format(*heard["sides"]), votes_now()
+        one, *left = heard
+        add_vote(studio.home, one["sides"], better, one["blind"], one["text"], one["seed"])
+        notes = texts["vote_kept"].format(*one["sides"]), left and texts["pairs_left"].format(len(left))
+        return *_players(left, texts), left, " ".join(filter(None, notes)), votes_now()
 
     for one, better in zip(votes, (0, 1, None)):
         voted = lambda heard, better=better: vote(heard, better)
-        act(texts, one.click, voted, [heard], [heard, verdict, counts], verdict, api_name=False)
+        act(texts, one.click, voted, [heard], [*sounds, heard, verdict, counts], verdict, api_name=False)
     _evaluation(studio, texts, sides, choices)
+
+
+def _players(heard, texts):
+    """Returns updates of the two audio players for the first of the remaining comparisons."""
+    if not heard:
+        return [gr.skip()] * 2
+    captions = [texts["value"].format(name) for name in heard[0]["sides"]]
+    labels = "AB" if heard[0]["blind"] else map("{}: {}".format, "AB", captions)
+    return [gr.Audio(value=one, label=label) for one, label in zip(heard[0]["spoken"], labels)]
 
 
 def _evaluation(studio, texts, sides, choices):

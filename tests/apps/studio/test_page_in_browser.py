@@ -10,6 +10,9 @@ from page_browser import CHROMIUM, DRIVER, Page, chromium, free_port, page_serve
 from planted_talk import plant
 from released_model import write_release
 
+from myxtts.apps.studio.folders import VOTES
+from myxtts.storage.files import read_csv
+
 MISSING = [name for name in ("gradio", "selenium") if find_spec(name) is None]
 MISSING += [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"needs {', '.join(MISSING)}")
@@ -45,6 +48,17 @@ def test_page_opens_with_sound_and_fits_a_laptop_and_a_phone(served, browser):
             if language == "en":
                 ends = [page.find(name).rect for name in ("speak_text", "speak_say", "speak_sound", "speak_speaker")]
                 assert all(end["y"] + end["height"] <= height for end in ends)
+                page.tab("compare")
+                page.click("compare_which_1", "input[value=last]")
+                page.write("compare_text", "One day.\n\nTwo days.")
+                page.click("compare")
+                page.wait(lambda: page.seconds_of("compare_sound_B"), "two voices", PATIENCE_SECONDS)
+                for key, left in (("a", "Pairs left: 1"), ("s", "Vote saved")):
+                    page.driver.find_element("css selector", "body").send_keys(key)
+                    page.wait_value("vote_said", left)
+                votes = read_csv(served[0] / VOTES)
+                assert [one["text"] for one in votes] == ["One day.", "Two days."]
+                page.picture("compared")
                 continue
             blocks = "[...document.querySelectorAll('.rtl, .rtl [dir]')]"
             directions = page.driver.execute_script(f"return {blocks}.map((e) => getComputedStyle(e).direction)")
