@@ -128,7 +128,7 @@ def test_a_clip_whose_audio_changed_makes_its_shard_stale(run, shards, tmp_path,
         wav = sorted(corpus.rglob("*.wav"))[0]
         samples, rate = soundfile.read(wav)
         soundfile.write(wav, 0.5 * samples, rate)
-        with pytest.raises(UserError, match="unchanged: .* is changed. Run the same"):
+        with pytest.raises(UserError, match="unchanged: .* was changed. Run the same"):
             SpeechDataset.open(changed)
     assert len([line for line in lines if line.startswith("Shard")]) == 3, "both, then the one with the quieter clip"
     before, after = clips_of(shards), clips_of(tmp_path / "shards")

@@ -189,8 +189,8 @@ class PreparedClips:
         for clip in clips:
             prepared = self._clips.get(clip.id)
             if prepared is None or prepared.audio != clip.audio[:DIGITS]:
-                fault = "changed" if prepared else "missing"
-                raise UserError(f"{self.name} must contain {of} unchanged: {clip.id} is {fault}. {_SAME_LENGTHS}")
+                fault = "was changed" if prepared else "is missing"
+                raise UserError(f"{self.name} must contain {of} unchanged: {clip.id} {fault}. {_SAME_LENGTHS}")
             found[clip.wav_path] = prepared
         return found
 
@@ -222,7 +222,7 @@ def _os_errors(path) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnimplementedError as error:
-        raise UserError(f"This TensorFlow cannot read {path}. Copy it here, or mount it (rclone mount).") from error
+        raise UserError(f"{path} is on storage that TensorFlow cannot read. Mount or copy it (rclone).") from error
     except tf.errors.OpError as error:
         numbers = {tf.errors.NOT_FOUND: errno.ENOENT, tf.errors.RESOURCE_EXHAUSTED: errno.ENOSPC}
         raise OSError(numbers.get(error.error_code, errno.EIO), error.message.partition("\n")[0], str(path)) from error
