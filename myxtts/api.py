@@ -296,7 +296,7 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
         place = printable(str(recordings))
         raise ConfigError(f"Use --language instead of --sample-languages, as the recordings are in {place}.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
-        raise ConfigError(f"--device-plan auto selects devices for one process. Leave out it, or {_DEVICE_FLAGS}.")
+        raise ConfigError(f"--device-plan auto selects devices for one process. Leave it out, or {_DEVICE_FLAGS}.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
     needed = {

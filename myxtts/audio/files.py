@@ -201,7 +201,7 @@ def _check_chunks(path, file, size):
 
 def _check_sample_rate(path, rate):
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-        raise AudioError(path, "sample rate", f"its rate is {rate}, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz.")
+        raise AudioError(path, "sample rate", f"sample rate {rate} is not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz.")
 
 
 @contextmanager

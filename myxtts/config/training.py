@@ -41,7 +41,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
     if not cluster:
         return None
     if kind not in ("chief", "worker") or not 0 <= index < len(chiefs if kind == "chief" else workers):
-        raise ConfigError(f"TF_CONFIG must name this process. Received: task {brief(kind)} {index}. Or unset it.")
+        raise ConfigError(f"TF_CONFIG must name this process. Received: task {brief(kind)} {index}. Fix or unset it.")
     return (*chiefs, *workers), index + len(chiefs) * (kind == "worker")
 
 

@@ -69,7 +69,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # the file is empty or is not the archive
         kept = f" The partial download is kept in {part}; run the same command again." * part.exists()
-        raise CorpusError(f"{archive.url} cannot be unpacked into {folder}: {error}.{kept}") from error
+        raise CorpusError(f"{archive.url} could not be downloaded to {folder}: {error}.{kept}") from error
     return folder
 
 

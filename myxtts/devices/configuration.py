@@ -60,7 +60,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
     if not gpus:
         return [{}] * count
     if not (share := len(gpus) // count):
-        raise DeviceError(f"--workers must be at most {len(gpus)}, the number of GPUs that it sees, not {count}.")
+        raise DeviceError(f"--workers must be at most {len(gpus)}, the number of GPUs seen, not {count}.")
     found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
     return found
@@ -176,7 +176,8 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 def _require_build(tf, accelerator):
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
-        raise DeviceError(f"{accelerator_variable()}={accelerator} needs TensorFlow built with {accelerator}, or auto.")
+        name = accelerator_variable()
+        raise DeviceError(f"{name}={accelerator} needs a TensorFlow built with {accelerator}. Or use auto or cpu.")
 
 
 def _narrow_environment(plan):

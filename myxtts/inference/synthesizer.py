@@ -272,7 +272,7 @@ class Synthesizer:
         voice does not exist or belongs to another model."""
         if voice is None:
             if not (voice := self.folder and default_speaker(self.folder, get_language(language).code)):
-                names = ", ".join(self.speakers[:3]) or "it has none"
+                names = ", ".join(self.speakers[:3]) or "none"
                 raise SpeechError(f"No voice given. Give recordings, a .voice file or one of the speakers ({names}).")
         if isinstance(voice, Voice):
             return voice.checked("The given voice", *self._voice_shapes)

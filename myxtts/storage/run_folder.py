@@ -160,7 +160,7 @@ def _refuse_links(folder):
     places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES, GATHERED)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise CheckpointError(f"{path} is a link, a pipe or a device. Put the file or folder itself there.")
+            raise CheckpointError(f"{path} is a link, a pipe or a device. Replace it, or use another --checkpoint-dir.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

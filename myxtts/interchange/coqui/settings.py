@@ -77,7 +77,7 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
 
     width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
-        raise CheckpointError(f"gpt.text_embedding.weight has {rows} rows for {tokenizer.num_tokens} tokens.")
+        raise CheckpointError(f"gpt.text_embedding.weight has rows for ids below {rows}, not {tokenizer.num_tokens}.")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
         raise CheckpointError("The tensors do not give the number of heads. Give its config.json with --config.")
