@@ -29,6 +29,7 @@ Configuration = XTTSConfig | str | os.PathLike | None
 """Settings: an `XTTSConfig`, the path of a YAML file, the name of a bundled recipe, or None (see `train`)."""
 PLANNED_GPUS_GB = (8, 12, 16, 24, 48, 80)
 MOST_SECONDS, MANY_GPUS = 3600, 1024
+_DEVICE_FLAGS = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers (or TF_CONFIG)"
 PLANNED_STAGE = "gpt"
 """Stage whose memory `plan` reports if all stages are to be trained: the GPT needs the most memory."""
 
@@ -290,26 +291,22 @@ def _requested(config, named, start, is_plan=False) -> XTTSConfig:
     if start.download and recordings is None:
         raise ConfigError("--download-ljspeech needs --train-data, the folder for LJSpeech.")
     if named.get("language") is not None and not recordings:
-        rule = "--language is the language of the recordings in --train-data, which is missing"
-        hint = "Add --train-data DIR, or leave out --language; --sample-languages is for the sample corpus"
-        raise ConfigError(f"{rule}. {hint}.")
+        raise ConfigError("--language needs --train-data DIR; --sample-languages is for the sample corpus.")
     if named.get("sample_languages") is not None and recordings:
-        rule = f"--sample-languages is for the sample corpus, and the recordings are in {printable(str(recordings))}"
-        raise ConfigError(f"{rule}. Leave it out; --language is the language of recordings.")
+        place = printable(str(recordings))
+        raise ConfigError(f"Use --language instead of --sample-languages, as the recordings are in {place}.")
     if start.device_plan and (gpus != (None, None) or start.model_gpus or start.memory_isolation or training.workers):
-        flags = "--data-gpu, --model-gpu, --model-gpus, --enable-memory-isolation and --workers (or TF_CONFIG)"
-        raise ConfigError(f"--device-plan auto selects devices for one process. Leave out {flags}, or --device-plan.")
+        raise ConfigError(f"--device-plan auto selects devices for one process. Leave it out, or {_DEVICE_FLAGS}.")
     trained = {training.stage} if training.stage != "all" else {*(training.tune or STAGES)} - {*training.leave_out}
     limits = [stage.max_steps for name, stage in training.stages.items() if name in trained]
     needed = {
-        "memory_budget": (training.automatic_batch_size, "without --batch-size auto. Add it"),
-        "evaluation_patience": (training.evaluate_every_steps, "without --evaluate-every N. Add it"),
-        "epochs": (named.get("max_steps") or None in limits, "on stages that set max_steps. Give --max-steps instead"),
+        "--memory-budget": (training.automatic_batch_size, "without --batch-size auto. Add it"),
+        "--evaluation-patience": (training.evaluate_every_steps, "without --evaluate-every N. Add it"),
+        "--epochs": (named.get("max_steps") or None in limits, "on stages that set max_steps. Give --max-steps"),
     }
-    for name, (holds, hint) in needed.items():
-        if named.get(name) and not holds:
-            flag = f"--{name.replace('_', '-')}"
-            raise ConfigError(f"{flag} {named[name]} has no effect {hint}, or leave out {flag}.")
+    for flag, (holds, hint) in needed.items():
+        if (value := named.get(flag[2:].replace("-", "_"))) and not holds:
+            raise ConfigError(f"{flag} {value} has no effect {hint}, or leave out {flag}.")
     return config
 
 
@@ -323,6 +320,5 @@ def _config_of_source(source, requested):
     hub.check_model(source, "--init-from")
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
-        fault = f"--model-size {requested} contradicts the model in {printable(source)}, which has size {size}"
-        raise ConfigError(f"{fault}. Leave out --model-size, which comes with the model.")
+        raise ConfigError(f"--model-size {requested} contradicts the model in {printable(source)}, of size {size}.")
     return brought

@@ -114,7 +114,7 @@ def test_batch_is_split_further_until_it_fits_and_stays_split():
     "stub, words",
     [
         (Stub(fails=0), "One clip at a time .* /CPU:0.*--model-size"),
-        (Stub(fails=0, whole=False), "step 8 .*--batch-size 3 and --grad-accum 2"),
+        (Stub(fails=0, whole=False), "step 8 .*--batch-size 3 --grad-accum 2"),
     ],
 )
 def test_out_of_memory_without_a_remedy_is_one_error_message(stub, words):
@@ -183,7 +183,7 @@ def test_trials_stay_in_the_budget(tiny_corpus, tmp_path, monkeypatch, caplog, b
     assert (trainer.stage_config.batch_size, trainer.config.training.gradient_accumulation) == (found, 4 // found)
     assert words in caplog.messages[-1]
     trainer.config.training.memory_budget_mb = 10
-    with pytest.raises(ConfigError, match="1 clip at once.*--memory-budget"):
+    with pytest.raises(ConfigError, match="batch of 1 .*--memory-budget"):
         fit_batch_size(trainer, dataset)
     monkeypatch.setattr(trainer, "_train_until", exhausted)  # in validation, for example
     with pytest.raises(UserError, match="Memory ran out.*--data-gpu-memory.*OOM"):

@@ -148,7 +148,7 @@ def test_speakers_csv_sets_speakers_and_languages(tmp_path):
     (tmp_path / "metadata.csv").rename(tmp_path / "clips.csv")
     assert load_corpus(tmp_path).utterances == corpus.utterances
     (tmp_path / "speakers.csv").write_text("a,Ann\n")
-    with pytest.raises(CorpusError, match="line 'id,speaker'"):
+    with pytest.raises(CorpusError, match="line 'id,speaker"):
         load_corpus(tmp_path)
 
 

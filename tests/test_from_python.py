@@ -176,5 +176,5 @@ def test_keras_methods_work_or_name_their_replacement(tmp_path):
     ]:
         with pytest.raises(NotImplementedError, match=instead):
             call()
-    with pytest.raises(UserError, match="this model has none"):
+    with pytest.raises(UserError, match="needs a tokenizer"):
         model.save_to_preset(tmp_path / "preset")

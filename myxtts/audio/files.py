@@ -201,8 +201,7 @@ def _check_chunks(path, file, size):
 
 def _check_sample_rate(path, rate):
     if not MIN_SAMPLE_RATE <= rate <= MAX_SAMPLE_RATE:
-        rule = f"must be {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz"
-        raise AudioError(path, "sample rate", f"its sample rate {rule}. Received: {rate}.")
+        raise AudioError(path, "sample rate", f"sample rate {rate} is not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz.")
 
 
 @contextmanager
@@ -228,9 +227,8 @@ def _open(path, max_seconds=MAX_SECONDS):
         limit = min(max_seconds, MAX_SECONDS)
         if (seconds := file.frames / file.samplerate) > limit:
             raise AudioError(path, "too long", f"it lasts {seconds:.6g} s; it must last at most {limit:g} s.")
-        if file.frames * file.channels > MAX_DECODED_VALUES:
-            size = f"it has {file.frames} samples in each of {file.channels} channels"
-            raise AudioError(path, "too long", f"{size}; at most {MAX_DECODED_VALUES} in all. Cut it, or make it mono.")
+        if (size := file.frames * file.channels) > MAX_DECODED_VALUES:
+            raise AudioError(path, "too long", f"it has {size} samples, over {MAX_DECODED_VALUES}. Cut it.")
         yield file
 
 
@@ -257,8 +255,7 @@ def check_joins(path: AnyPath, file: soundfile.SoundFile) -> None:
             return
         seconds, stated = _mpeg_seconds(data), file.frames / file.samplerate
     if 0.95 * seconds > stated:
-        detail = f"its header states {stated:.3g} s, but it lasts about {seconds:.3g} s"
-        raise AudioError(path, "broken header", f"{detail}, perhaps because files were joined; re-encode it.")
+        raise AudioError(path, "broken header", f"its header states {stated:.3g} of {seconds:.3g} s; re-encode it.")
 
 
 def _mpeg_seconds(data):

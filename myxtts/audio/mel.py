@@ -14,6 +14,7 @@ import numpy as np
 import scipy.fft
 from keras import ops
 
+from myxtts.config.checks import require
 from myxtts.config.rates import MEL_FLOOR, MEL_HOP_SAMPLES, MODEL_SAMPLE_RATE, NUM_MELS, SPEAKER_SAMPLE_RATE
 
 
@@ -139,9 +140,8 @@ class MelSpectrogram:
         spec, hop_length, win_length = self.spec, self.spec.hop_length, self.spec.win_length
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
-        if wav.shape[1] is not None and wav.shape[1] <= before:
-            rule = f"longer than half a window, {before} samples"
-            raise ValueError(f"A waveform must be {rule}. Received: {wav.shape[1]}. Pad it with zeros.")
+        fits = wav.shape[1] is None or wav.shape[1] > before
+        require(fits, "A waveform", f"longer than half a window, {before} samples", wav.shape[1], error=ValueError)
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = 1 + ops.shape(wav)[1] // hop_length

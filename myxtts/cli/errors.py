@@ -74,9 +74,8 @@ def require_output(flag: str, path: str | None, makes_folders=False, starts: byt
         if not is_device:
             tempfile.TemporaryFile(dir=place).close()  # permissions are not enough, for example in `/proc`
     except OSError:
-        where = "another folder" if makes_folders else "a file in another folder"
-        way = "Name" if os.path.isdir(place) else f"Create the folder {os.path.dirname(path)}, or name"
-        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. {way} {where}.") from None
+        fix = "Name another" if os.path.isdir(place) else f"Create the folder {os.path.dirname(path)}, or name another"
+        raise UserError(f"{flag} must be in an existing, writable folder. {path} is not. {fix}.") from None
 
 
 def read_input(flag: str, path: str, max_bytes: int) -> str:

@@ -214,8 +214,7 @@ def _check(arguments):
         is_fine = is_used or name not in arguments.given
         require(is_fine, f"--{name.replace('_', '-')}", f"left out {case}", getattr(arguments, name))
     if arguments.stream and sys.stdout.isatty():
-        hint = "Pipe it to a player, for example to aplay, or write a file with --output."
-        raise UserError(f"--stream writes audio to standard output, which is a terminal. {hint}")
+        raise UserError("--stream would write audio to a terminal. Pipe it to a player such as aplay, or use --output.")
     require(0.25 <= arguments.speed <= 4.0, "--speed", "0.25 to 4.0", arguments.speed)
     require(0 <= arguments.seed < 2**63, "--seed", "0 to 9223372036854775807", arguments.seed)
     require(0 <= arguments.retries <= 100, "--retries", "0 to 100", arguments.retries)

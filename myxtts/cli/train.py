@@ -40,8 +40,8 @@ def _given(arguments, flags: Iterable[Flag]) -> dict[str, Any]:
     if arguments.folder is None:
         return given
     if "train_data" in given:
-        both = f"{printable(arguments.folder)} and --train-data {printable(given['train_data'])}"
-        raise UserError(f"Give the recordings only once. Received: {both}.")
+        one, other = printable(arguments.folder), printable(given["train_data"])
+        raise UserError(f"Give the recordings only once. Received: {one} and --train-data {other}.")
     return given | {"train_data": arguments.folder}
 
 

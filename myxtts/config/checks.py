@@ -50,10 +50,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def require(holds: bool, setting: str, rule: str, value: object, hint: str = "") -> None:
-    """Raises `ConfigError` unless `holds`. The message is "SETTING must be RULE. Received: VALUE. HINT"."""
+def require(
+    holds: bool, setting: str, rule: str, value: object, hint: str = "", error: type[Exception] = ConfigError
+) -> None:
+    """Raises `error` unless `holds`. The message is "SETTING must be RULE. Received: VALUE. HINT"."""
     if not holds:
-        raise ConfigError(f"{setting} must be {rule}. Received: {value}. {hint}".rstrip())
+        raise error(f"{setting} must be {rule}. Received: {value}. {hint}".rstrip())
 
 
 @contextmanager

@@ -41,8 +41,7 @@ def workers_in(environment: Mapping[str, str]) -> tuple[tuple[str, ...], int] | 
     if not cluster:
         return None
     if kind not in ("chief", "worker") or not 0 <= index < len(chiefs if kind == "chief" else workers):
-        received = f"Received: task {brief(kind)} {index}. Unset it to train on one machine."
-        raise ConfigError(f"TF_CONFIG must name this process as a chief or worker of its cluster. {received}")
+        raise ConfigError(f"TF_CONFIG must name this process. Received: task {brief(kind)} {index}. Fix or unset it.")
     return (*chiefs, *workers), index + len(chiefs) * (kind == "worker")
 
 
@@ -50,8 +49,7 @@ def workers_of_slurm(environment: Mapping[str, str]) -> tuple[tuple[str, ...], i
     """Returns all task addresses and this task's index in a Slurm job step. Raises `ConfigError` outside a job step."""
     names = "SLURM_PROCID", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"
     if missing := [name for name in names if not environment.get(name)]:
-        hint = "Start it with srun inside a job, or give host:port,… with --worker-index."
-        raise ConfigError(f"--workers slurm needs the variables of a job step, but {missing[0]} is not set. {hint}")
+        raise ConfigError(f"--workers slurm: {missing[0]} is not set. Start it with srun, or give addresses.")
     index, job, nodes, tasks = (environment[name] for name in names)
     try:
         first = FIRST_SLURM_PORT + int(job) * 16 % SLURM_PORTS
@@ -204,8 +202,7 @@ class TrainingConfig(Settings):
             rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
             self.check("worker_index", 0 <= self.worker_index < max(1, count), rule)
         if self.workers and self.automatic_batch_size:
-            hint = "Find the size on one machine and multiply it by the number of workers."
-            raise ConfigError(f"--batch-size auto cannot be used with --workers. {hint}")
+            raise ConfigError("--batch-size auto cannot be used with --workers. Find the size on one machine.")
         for name, stage in self.stages.items():
             can_crop = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             hint = "The slice of a clip would not match its text."

@@ -274,8 +274,7 @@ def _tokenizer(config, utterances):
         tokenizer = XTTSTokenizer.from_file(own or data.vocabulary).with_g2p(data.g2p)
         given = XTTSTokenizer.from_file(data.vocabulary) if own and os.path.isfile(data.vocabulary or "") else tokenizer
     except (OSError, ValueError) as error:
-        what = "The run's own vocabulary, or --vocabulary," if own else "--vocabulary"
-        raise ConfigError(f"{what} must be a tokenizer file: {error}") from error
+        raise ConfigError(f"--vocabulary, or the run's own vocabulary, must be a tokenizer file: {error}") from error
     rule = f"the vocabulary that the run in {config.training.checkpoint_dir} began with"
     require(tokenizer.extends(given), "--vocabulary", rule, str(data.vocabulary), "Leave it out to resume.")
     if tokenizer.num_tokens > given.num_tokens:

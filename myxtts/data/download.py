@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pooch
 
-from myxtts.config.checks import UserError, is_new_or_empty, read_toml
+from myxtts.config.checks import UserError, is_new_or_empty, read_toml, require
 from myxtts.data.corpora import CorpusError
 from myxtts.storage.files import lock, write_whole_folder
 
@@ -40,9 +40,7 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     folder = Path(folder)
     if (folder / "metadata.csv").is_file():
         return folder
-    if not is_new_or_empty(folder):
-        rule = f"--download-ljspeech needs a new or empty folder. {folder} has other files."
-        raise CorpusError(f"{rule} Choose another --train-data.")
+    require(is_new_or_empty(folder), "--train-data", "new or empty for --download-ljspeech", folder, error=CorpusError)
     part = Path(os.path.realpath(folder)).parent / f"{archive.name}.myxtts-part"
     if part.is_symlink():
         raise CorpusError(f"{part} is a symbolic link. Remove it.")
@@ -70,9 +68,8 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # the file is empty or is not the archive
-        kept = f" The partial download is kept in {part}." if part.exists() else ""
-        hint = f"Run the same command again, or download it and unpack it into {folder}."
-        raise CorpusError(f"LJSpeech could not be downloaded from {archive.url}: {error}.{kept} {hint}") from error
+        kept = f" The partial download is kept in {part}; run the same command again." * part.exists()
+        raise CorpusError(f"{archive.url} could not be downloaded to {folder}: {error}.{kept}") from error
     return folder
 
 

@@ -28,6 +28,7 @@ MAX_SHARD_CLIPS = 200_000
 DIGITS = 12  # number of hexadecimal digits of a clip's digest that an index stores
 _RECORD_HEADER_BYTES, _RECORD_FOOTER_BYTES = 12, 4  # TFRecord header: length and its checksum; footer: data checksum
 _AGAIN = "Run the same `myxtts prepare` again"
+_SAME_LENGTHS = f"{_AGAIN}, with the --min-seconds and --max-seconds of this training."
 
 
 class Record(NamedTuple):
@@ -58,8 +59,7 @@ class PreparedClip(NamedTuple):
     def _read(self, kind, record):
         content = _read_bytes(self.shard, record.offset, record.length)
         if zlib.crc32(content) != record.crc32:
-            hint = "remove it and its .json, and run the same `myxtts prepare` again"
-            raise AudioError(self.shard, "damaged", f"it is damaged: the checksum of {self.id} is wrong; {hint}.")
+            raise AudioError(self.shard, "damaged", f"it is damaged (checksum of {self.id}). Remove it. {_AGAIN}.")
         return tf.train.Example.FromString(content).features.feature[kind]
 
 
@@ -125,8 +125,7 @@ def read_index(folder: Path, number: int, shards: int, dvae: str) -> dict[str, A
     except (UserError, FileNotFoundError):  # damaged or missing
         return None
     if (index.get("format"), index.get("dvae")) != (FORMAT, dvae):
-        hint = "Give another --output, or remove the folder."
-        raise UserError(f"{stem} was made with another DVAE or another version of MyXTTS. {hint}")
+        raise UserError(f"{stem} is from another DVAE or version of MyXTTS. Remove it, or give another --output.")
     return index if _file_size(f"{stem}.tfrecord") == index["bytes"] else None
 
 
@@ -181,8 +180,7 @@ class PreparedClips:
                     clips[clip_id] = PreparedClip(path, clip_id, audio, Record(*codes), Record(*samples))
             return cls(f"{flag} {folder}", manifest["dvae"], clips)
         except (KeyError, TypeError) as error:
-            why = f"is damaged, or was written by another version of MyXTTS ({error!s:.80})"
-            raise UserError(f"{flag} {folder}: {MANIFEST} {why}. {_AGAIN}, or with another --output.") from None
+            raise UserError(f"{flag} {folder}: {MANIFEST} is damaged or outdated ({error!s:.80}). {_AGAIN}.") from None
 
     def by_path(self, clips: Sequence, of: str = "--train-data") -> dict[str, PreparedClip]:
         """Finds `clips` by id. Returns `{path of the recording: prepared clip}`. Raises `UserError` if a clip is not
@@ -191,17 +189,15 @@ class PreparedClips:
         for clip in clips:
             prepared = self._clips.get(clip.id)
             if prepared is None or prepared.audio != clip.audio[:DIGITS]:
-                why = "is missing" if prepared is None else "was changed"
-                rule = f"{self.name} must contain every clip of {of} unchanged: {clip.id} {why}"
-                raise UserError(f"{rule}. {_AGAIN}, with the --min-seconds and --max-seconds of this training.")
+                fault = "was changed" if prepared else "is missing"
+                raise UserError(f"{self.name} must contain {of} unchanged: {clip.id} {fault}. {_SAME_LENGTHS}")
             found[clip.wav_path] = prepared
         return found
 
     def require_dvae(self, digest: str) -> None:
         """Raises `UserError` unless the codes were computed with the DVAE weights that have this digest."""
         if digest != self.dvae:
-            hint = "Run `myxtts prepare --checkpoint` on this run with another --output, or leave out the flag."
-            raise UserError(f"{self.name} has codes of another DVAE than this run's. {hint}")
+            raise UserError(f"{self.name} has codes of another DVAE. Leave it out, or prepare the clips for this run.")
 
 
 def _file_size(path):
@@ -226,8 +222,7 @@ def _os_errors(path) -> Iterator[None]:
     try:
         yield
     except tf.errors.UnimplementedError as error:
-        hint = "Mount it as a folder (rclone mount, mountpoint-s3), or copy it here"
-        raise UserError(f"{path} is on storage that this TensorFlow cannot read. {hint}.") from error
+        raise UserError(f"{path} is on storage that TensorFlow cannot read. Mount or copy it (rclone).") from error
     except tf.errors.OpError as error:
         numbers = {tf.errors.NOT_FOUND: errno.ENOENT, tf.errors.RESOURCE_EXHAUSTED: errno.ENOSPC}
         raise OSError(numbers.get(error.error_code, errno.EIO), error.message.partition("\n")[0], str(path)) from error

@@ -60,8 +60,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
     if not gpus:
         return [{}] * count
     if not (share := len(gpus) // count):
-        rule = f"--workers must be at most {len(gpus)}, the number of GPUs that this process sees. Received: {count}"
-        raise DeviceError(f"{rule}. Check CUDA_VISIBLE_DEVICES, or set {accelerator_variable()}=cpu.")
+        raise DeviceError(f"--workers must be at most {len(gpus)}, the number of GPUs seen, not {count}.")
     found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
     return found
@@ -177,8 +176,8 @@ def configure_for_speech(device: str | None = None) -> AbstractContextManager:
 def _require_build(tf, accelerator):
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
-        rule = f"{accelerator_variable()}={accelerator} needs a TensorFlow built with {accelerator}"
-        raise DeviceError(f"{rule}. Install one, or set the variable to auto or cpu.")
+        name = accelerator_variable()
+        raise DeviceError(f"{name}={accelerator} needs a TensorFlow built with {accelerator}. Or use auto or cpu.")
 
 
 def _narrow_environment(plan):
@@ -202,9 +201,8 @@ def _configure_gpus(tf, plan, narrowed):
     """Sets memory growth or limits for the plan's GPUs. Hides other GPUs; if `narrowed`, they are already hidden."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
-        rule = f"TensorFlow must see {counted(len(plan.visible), 'GPU')} for this plan ({plan.describe()})"
-        hint = "Check CUDA_VISIBLE_DEVICES and pip install 'tensorflow[and-cuda]'."
-        raise DeviceError(f"{rule}. It sees {len(physical)}. {hint}")
+        needed = counted(len(plan.visible), "GPU")
+        raise DeviceError(f"TensorFlow must see {needed}. It sees {len(physical)}. Install tensorflow[and-cuda].")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     for index, gpu in zip(plan.visible, chosen):
@@ -261,6 +259,6 @@ def require_placement(named_variables: Iterable[tuple[str, object]], plan: Devic
         if devices != plan.model_devices:
             strays.append(f"{name} lives on {', '.join(devices)} instead of {', '.join(plan.model_devices)}")
     if strays:
-        wrong = f"{len(strays)} of {len(named_variables)} variables are on the wrong device"
-        raise DeviceError(f"{wrong}: {'; '.join(strays)}. Build them in the scope of {plan.model_device}.")
+        count, found = f"{len(strays)} of {len(named_variables)}", "; ".join(strays)
+        raise DeviceError(f"{count} variables are on the wrong device: {found}. Build them on {plan.model_device}.")
     return f"Placement audit: {len(named_variables)} variables, all on {', '.join(plan.model_devices)}"

@@ -166,15 +166,13 @@ def _check_request(request):
     _require(len({*models}) == len(models), f"--model-gpus must name each GPU once. Received: {named}.")
     for role, limit in {"data": request.data_gpu_memory, "model": request.model_gpu_memory}.items():
         _require(limit > 0, f"--{role}-gpu-memory must be more than 0 MB. Received: {limit}.")
-    rule = f"--virtual-devices must be from 2 to 64, one of them for data. Received: {virtual}."
-    _require(virtual == 0 or 2 <= virtual <= 64, rule)
+    _require(virtual == 0 or 2 <= virtual <= 64, f"--virtual-devices must be from 2 to 64. Received: {virtual}.")
     given = "--data-gpu" if paired else f"--model-gpu{'s' * bool(request.model_gpus)}"
     rule = f"Multi-GPU Mode needs both {pair} (data.data_gpu, data.model_gpu). Received: {given} alone."
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
     _require(not virtual or accelerator in ("auto", "cpu"), rule)
-    rule = f"{variable}=cpu forbids the GPUs of {pair}. Unset it, or add --virtual-devices 2."
-    _require(accelerator != "cpu" or not paired or virtual, rule)
+    _require(accelerator != "cpu" or not paired or virtual, f"{variable}=cpu forbids {pair} without --virtual-devices.")
     rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU. Received: neither."
     _require(not request.memory_isolation or paired or virtual, rule)
     are_given = not all(isinstance(one, Default) for one in (request.data_gpu_memory, request.model_gpu_memory))

@@ -40,8 +40,7 @@ class Cluster:
         try:
             self.strategy: tf.distribute.Strategy = _make_strategy(addresses, index, plan)
         except RuntimeError as error:
-            rule = "Workers must be connected before TensorFlow's devices are initialized"
-            raise DeviceError(f"{rule}: call myxtts.train first in a process. TensorFlow: {error}.") from error
+            raise DeviceError(f"myxtts.train must be called before TensorFlow starts. TensorFlow: {error}.") from error
         except tf.errors.OpError as error:
             late = re.findall(rf"^{_JOB}(\d+)", error.message.partition("timed out task names:")[2], re.MULTILINE)
             named = "".join(f" Worker {number} ({addresses[int(number)]}) is missing." for number in late)

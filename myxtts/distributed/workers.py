@@ -112,8 +112,8 @@ class Workers:
             if isinstance(first, dict):
                 name = min(key for key in first.keys() | other.keys() if first.get(key) != other.get(key))
                 first, other = f"{name} {first.get(name)}", f"{name} {other.get(name)}"
-            found = f"{self.name(index).capitalize()} has {other}, {self.name(0)} has {first}"
-            raise UserError(f"All workers must have the same {what}. {found}. {hint}")
+            one, chief = self.name(index).capitalize(), self.name(0)
+            raise UserError(f"All workers must have the same {what}. {one} has {other}, {chief} has {first}. {hint}")
 
     def watch(self, seconds: float | None) -> None:
         """Sets a deadline: ends all workers unless `watch` is called again within `seconds`. None means no deadline."""
@@ -126,8 +126,7 @@ class Workers:
         if self.count == 1:
             return
         time.sleep(LOST_SECONDS + 30.0)
-        reason = "The workers lost contact, although all of them answer health checks"
-        raise WorkerLost(f"{reason}. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
+        raise WorkerLost(f"The workers lost contact. {RESUME}. TensorFlow: {str(error).splitlines()[0]}") from error
 
     def leave(self, why: str, code: int) -> None:
         """Ends the other workers, but not this one. The others print the reason `why` and exit with `code`."""
@@ -214,8 +213,8 @@ def require_free_port(training: TrainingConfig) -> None:
         try:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
         except OSError as error:
-            rule = f"Worker {index} ({addresses[index]}) cannot listen on its port: {os.strerror(error.errno)}"
-            raise UserError(f"{rule}. Choose another port, and give all workers the same --workers.") from None
+            reason = os.strerror(error.errno)
+            raise UserError(f"Worker {index} ({addresses[index]}) cannot listen: {reason}. Change its port.") from None
 
 
 @contextmanager

@@ -109,8 +109,7 @@ class DVector:
                 self._layers.append((array[f"lstm.weight_ih_l{i}"], array[f"lstm.weight_hh_l{i}"], bias))
             self._projection = array["linear.weight"], array["linear.bias"]
         except (AttributeError, KeyError, TypeError, ValueError):
-            rule = "--speaker-encoder must be an .onnx file or Resemblyzer's pretrained.pt"
-            raise UserError(f"{rule}. Received: {path}.") from None
+            raise UserError(f"--speaker-encoder must be .onnx or Resemblyzer's pretrained.pt, not {path}.") from None
 
     def __call__(self, samples: np.ndarray, sample_rate: int) -> np.ndarray:
         return unit(self.parts(samples, sample_rate).mean(axis=0))

@@ -114,8 +114,8 @@ def _download(source):
             folder = Path(get(_WHISPER_FILES))
     except hub.HubError as error:
         if isinstance(error.__cause__, client.errors.LocalEntryNotFoundError):
-            files = f"{', '.join(_WHISPER_FILES)} of {client.constants.ENDPOINT}/{repository}"
-            raise UserError(f"{error} Alternatively, put the files {files} into {by_hand}.") from error
+            files, site = ", ".join(_WHISPER_FILES), client.constants.ENDPOINT
+            raise UserError(f"{error} Or put {files} of {site}/{repository} into {by_hand}.") from error
         raise
     for path in folder.iterdir():
         hub.check_digest(source, path)

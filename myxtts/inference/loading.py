@@ -15,7 +15,7 @@ from myxtts.models.xtts import PARTS, XTTS
 from myxtts.storage.base_model import require_kind
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, assign_by_name
 from myxtts.storage.files import refusing_unwritable, write_json, write_whole_folder
-from myxtts.storage.run_folder import CONFIDENCE_FILE, MEL_STATS, chosen_step, stores_in
+from myxtts.storage.run_folder import CONFIDENCE_FILE, MEL_STATS, RETRAIN, TRAIN, chosen_step, stores_in
 from myxtts.storage.speakers import SPEAKER_CLIPS, SPEAKERS_FILE
 from myxtts.text.speech_rates import SPEECH_RATES, read_rates, write_rates
 from myxtts.utils.commons import progress_bar
@@ -43,8 +43,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
         lacks["dvae"] = "no trained dvae and no waveform decoder"
         stores.pop("speaker", None)  # Griffin-Lim needs no speaker vector
     if missing := next((part for part in lacks if part not in stores), None):
-        command = f"python train_main.py --stage {missing} --checkpoint-dir {folder} --train-data …"
-        raise CheckpointError(f"{folder} has {lacks[missing]}. Train it with: {command}")
+        raise CheckpointError(f"{folder} has {lacks[missing]}. Train it: {TRAIN.format(missing, folder)}")
     steps = {part: chosen_step(store, part, which) for part, store in stores.items()}
     check_claims(config.model, stores)
     is_released = config.model.decoder_type == "hifigan"  # the self-check of smaller models uses the DVAE
@@ -64,8 +63,7 @@ def load_model(folder: str | PathLike, which: str = "best", only_speech: bool = 
                 _assign(stats, store.open(step, MEL_STATS), where)
     codes_from = stores["gpt"].read_state(steps["gpt"]).get("lineage", {}).get("dvae")
     if "dvae" in stores and codes_from and codes_from != stores["dvae"].digest(steps["dvae"]):
-        hint = "Train it again with --stage gpt --reset-training."
-        raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE. {hint}")
+        raise CheckpointError(f"The GPT in {folder} was trained on the codes of another DVAE. {RETRAIN.format('gpt')}")
     model.preset, model.origin = (front.tokenizer, config), str(folder.absolute())
     return model
 
@@ -78,8 +76,7 @@ def _assign(weights, arrays, where):
 
 def _check_finite(weights, where):
     if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
-        hint = "Load another checkpoint with --which, or train it again."
-        raise CheckpointError(f"{where} contains NaN or infinity in {len(bad)} weights, such as {bad[0]}. {hint}")
+        raise CheckpointError(f"{where} has NaN or infinity in {len(bad)} weights, such as {bad[0]}. Change --which.")
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
@@ -90,8 +87,7 @@ def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
     """
     folder = Path(folder)
     if model.preset is None:
-        hint = "Train the model with XTTSTrainer(config, model=model), or set model.preset = (tokenizer, config)."
-        raise UserError(f"save_to_preset needs a tokenizer, and this model has none. {hint}")
+        raise UserError("save_to_preset needs a tokenizer. Set model.preset = (tokenizer, config), or use XTTSTrainer.")
     require(is_new_or_empty(folder), "The folder of save_to_preset", "new or empty", folder)
     tokenizer, config = model.preset[0], replace(model.preset[1], model=model.config)
     rates = read_rates(model.origin) if model.origin else {}

@@ -272,8 +272,8 @@ class Synthesizer:
         voice does not exist or belongs to another model."""
         if voice is None:
             if not (voice := self.folder and default_speaker(self.folder, get_language(language).code)):
-                own = f"one of the model's speakers ({', '.join(self.speakers[:3])}), " if self.speakers else ""
-                raise SpeechError(f"No voice given. Give {own}recordings or a .voice file.")
+                names = ", ".join(self.speakers[:3]) or "none"
+                raise SpeechError(f"No voice given. Give recordings, a .voice file or one of the speakers ({names}).")
         if isinstance(voice, Voice):
             return voice.checked("The given voice", *self._voice_shapes)
         if isinstance(voice, list) and len(voice) == 1 and isinstance(voice[0], str | Path):

@@ -73,9 +73,10 @@ class TextFront:
             reason = self.tokenizer.fault(read, language, max_tokens)
         except ValueError as error:  # also if a package for the language is not installed
             reason = str(error)
+        if reason and not text.strip():
+            raise SpeechError("The text is empty.")
         if reason:
-            fault = f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}."
-            raise SpeechError(fault if text.strip() else "The text is empty.")
+            raise SpeechError(f"{brief(text)} cannot be spoken by this model: {reason.rstrip('.')}.")
         return read
 
 

@@ -162,8 +162,7 @@ def _make_folder(source, snapshot, home):
     paths = [path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()]
     is_own = any(fnmatch(path, "gpt/step_*/manifest.json") for path in paths)
     if not is_own and not {RELEASE, RELEASED_NAMES["vocab"]} <= {*paths}:
-        kinds = f"of XTTS v2 ({RELEASE} and vocab.json) nor of MyXTTS (gpt/step_…, config.json, vocab.json)"
-        raise HubError(f"{source} is neither a model {kinds}.")
+        raise HubError(f"{source} is neither a model of XTTS v2 ({RELEASE}, vocab.json) nor of MyXTTS (gpt/step_…).")
     paths = [*filter_repo_objects(paths, allow_patterns=_OWN_FILES if is_own else _RELEASED_FILES)]
     for path in paths:
         check_digest(source, snapshot / path)

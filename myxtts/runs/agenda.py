@@ -140,11 +140,8 @@ def make_agenda(
     if work.step is not None and work.step < work.total and work.needed_by:
         because, restart = work.obstacle
         if work.stage in taken:
-            rule = f"--stage {work.stage} (training.stage) with --init-from needs --tune {','.join(TUNABLE)}"
-            raise UserError(f"{rule}, because {because}.")
-        rule = f"--stage {work.stage} (training.stage) cannot be trained from step {work.step} to {work.total}, because"
-        hint = "Leave out --stage to continue with the last stage, or give another --checkpoint-dir;"
-        raise UserError(f"{rule} {because}. {hint} {restart}.")
+            raise UserError(f"--stage {work.stage} with --init-from needs --tune {','.join(TUNABLE)}: {because}.")
+        raise UserError(f"--stage {work.stage} stays at step {work.step} of {work.total}: {because}. {restart}.")
     return [work]
 
 
@@ -257,12 +254,10 @@ def find_needs(config: XTTSConfig, works: Sequence[StageWork], dataset: SpeechDa
     there = next(place for place in (home, *home.parents) if place.exists())
     needs = Needs(memory, free, total, disk, shutil.disk_usage(there).free)
     if needs.disk + max(checkpoints) > needs.disk_free:  # the next checkpoint is written before the oldest is removed
-        hint = "Free disk space, lower --keep, or choose a --checkpoint-dir on another disk."
-        raise UserError(f"{needs.describe()}: the checkpoints do not fit. {hint}")
+        raise UserError(f"{needs.describe()}: the checkpoints do not fit. Free disk space, or lower --keep.")
     # On a GPU, `auto` may choose XLA, which needs a fraction of the memory; if it does not, batches are split.
     if needs.memory > needs.memory_in_all and not (plan.visible_ids and may_use_xla):
-        hint = "Lower --batch-size, give --batch-size auto, or see `myxtts plan` for ways to save memory."
-        raise UserError(f"{needs.describe()}: it does not fit. {hint}")
+        raise UserError(f"{needs.describe()}: it does not fit. Lower --batch-size, or see `myxtts plan`.")
     return needs
 
 

@@ -97,8 +97,7 @@ def open_run(
         notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
-        fault = f"--prepared {shards} contains codes of a trained DVAE, but this run would train its own"
-        raise ConfigError(f"{fault}. Give that DVAE's run as --checkpoint-dir, or as --init-from with --tune gpt.")
+        raise ConfigError(f"--prepared {shards} needs its DVAE (--init-from); this run would train its own.")
     if needs is not None and (times := try_run(works, dataset, needs, notify)):
         notify("on_trial", times)
     if is_plan:
@@ -133,8 +132,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
     there, here = (shape_settings(model, kept) for model in (before, config.model))
     if differing := [name for name in here if there[name] != here[name]]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
-        hint = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
-        raise ConfigError(f"{home} contains a run of another model: {shown}. {hint}")
+        raise ConfigError(f"{home} contains a run of another model: {shown}. Give another --checkpoint-dir.")
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:

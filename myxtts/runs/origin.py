@@ -33,6 +33,7 @@ from myxtts.text.tokenizer import XTTSTokenizer
 
 logger = logging.getLogger(__name__)
 
+_DVAE = " A Coqui model needs dvae.pth, its own or that of XTTS v2, beside model.pth."
 TEXT_WEIGHTS = ("gpt/text_embedding", "gpt/text_head/kernel", "gpt/text_head/bias")
 _absolute = lambda path: os.path.abspath(path) if path and "://" not in path else path
 
@@ -196,8 +197,7 @@ def _continued(config, began):
     for name in tuned_stages(replace(config, training=replace(training, tune=before.tune))):
         state = CheckpointStore(home / name).newest_state()
         if state is not None and "position" not in state and run_folder.TAKEN_FROM not in state:
-            hint = f"Start from them with --init-from {home} and another --checkpoint-dir."
-            raise ConfigError(f"{home} (--checkpoint-dir) contains weights without a run. {hint}")
+            raise ConfigError(f"{home} contains weights without a run. Give it as --init-from, not --checkpoint-dir.")
     has_rank = not isinstance(training.gpt.lora_rank, Default)
     adapters = training.gpt.adapters if has_rank and "gpt" not in training.resets else None, before.gpt.adapters
     origin = {
@@ -244,8 +244,7 @@ def adopt(config: XTTSConfig) -> XTTSConfig:
     follows = {name for stage in tuned for name in STAGES[stage].follows}
     for name in own.keys() & foundations.keys() - follows - {*config.training.resets}:
         if newest_digest(own[name]) != newest_digest(theirs[name]):  # such as a DVAE with other codes
-            other = f"{home} has its own {name}, on which the weights of --init-from were not trained"
-            raise CheckpointError(f"{other}. Give another --checkpoint-dir.")
+            raise CheckpointError(f"{home} has its own {name}, not that of --init-from. Give another --checkpoint-dir.")
     reads, requested = stored.data.g2p, data.g2p
     is_read = requested is None or ESPEAK in requested or ESPEAK not in (reads or ())
     require(is_read, "--g2p", f"{' '.join(reads or ())}, as in --init-from", " ".join(requested or ()), "Leave it out.")
@@ -266,6 +265,5 @@ def _source(config):
 def _trained_part(source, name):
     """Returns the checkpoints of stage `name` in the folder `source`. Raises `CheckpointError` if there are none."""
     if not (store := CheckpointStore(source / name)).steps():
-        hint = " A Coqui model needs dvae.pth, its own or that of XTTS v2, beside model.pth." * (name == "dvae")
-        raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.{hint}")
+        raise CheckpointError(f"--init-from needs a trained {name}, and {source} has none.{_DVAE * (name == 'dvae')}")
     return store

@@ -84,8 +84,7 @@ class StoredTensors(Mapping):
             raise KeyError(name)
         dtype = self._file.get_slice(name).get_dtype()
         if dtype not in _DTYPES:
-            reason = f"data type {dtype!r} not understood. MyXTTS stores float32 and whole numbers"
-            raise CheckpointError(f"{self.path} cannot be read: {reason}.")
+            raise CheckpointError(f"{self.path} has the data type {dtype!r} instead of float32 or whole numbers.")
         try:
             return self._file.get_tensor(name)
         except (SafetensorError, ValueError) as error:  # a file that was truncated since, or more than 64 axes
@@ -115,16 +114,14 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     if the manifest is missing or damaged, and `CheckpointVersionError` if its format version is not `FORMAT`."""
     path = folder / MANIFEST
     if not path.is_file():
-        hint = "If its run is training, repeat the command; else copy the whole folder again."
-        raise CheckpointError(f"{path} is missing from the checkpoint. {hint}")
+        raise CheckpointError(f"{path} is missing from the checkpoint. Repeat the command, or copy the folder again.")
     manifest = files.read_json(path)
     entries = manifest.get("files") if isinstance(manifest, dict) else None
     # The checksum is checked before the format, so that a flipped bit in the format is reported as damage.
     if not isinstance(entries, dict) or manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise CheckpointError(f"{path} is damaged: it is not a list of files with the right checksum.")
     if (number := manifest["format"]) != FORMAT:
-        known = f"this version of MyXTTS reads format {FORMAT}. Use the version that wrote it, or a newer one"
-        raise CheckpointVersionError(f"{folder} has checkpoint format {number}; {known}.")
+        raise CheckpointVersionError(f"{folder} has checkpoint format {number}; this MyXTTS reads format {FORMAT}.")
     for name, entry in entries.items():
         if not (isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"} and _PLAIN_NAME.fullmatch(name)):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file. Nothing was opened.")
@@ -320,17 +317,15 @@ def assign_by_name(variables: Mapping[str, Any], arrays: Mapping[str, np.ndarray
 
     In the error message, `what` is the name of the file or option that the arrays come from.
     """
-    unfit = f"{what} does not fit this model:"
+    unfit = f"{what} does not fit this model's size or vocabulary:"
     missing, unknown = sorted(set(variables) - set(arrays)), sorted(set(arrays) - set(variables))
     if missing or unknown:
-        few = [[name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown)]
-        counts = f"({len(missing)} and {len(unknown)} in all). Was it made with another model size?"
-        raise CheckpointError(f"{unfit} missing {few[0]}, unexpected {few[1]} {counts}")
+        lacks, extra = ([name[:100] for name in names[:3]] or "nothing" for names in (missing, unknown))
+        raise CheckpointError(f"{unfit} missing {lacks}, unexpected {extra} ({len(missing)}, {len(unknown)} in all).")
     stored = arrays.shapes if isinstance(arrays, StoredTensors) else {name: arrays[name].shape for name in arrays}
     for name, variable in variables.items():
         theirs, ours = tuple(stored[name]), tuple(variable.shape)
         if theirs != ours:
-            hint = "Was it made with another model size or vocabulary?"
-            raise CheckpointError(f"{unfit} {name} has the shape {theirs} instead of {ours}. {hint}")
+            raise CheckpointError(f"{unfit} {name} has the shape {theirs} instead of {ours}.")
     for name, variable in variables.items():
         variable.assign(arrays[name])

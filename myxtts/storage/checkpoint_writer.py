@@ -58,8 +58,7 @@ class CheckpointWriter:
         self._failures += 1
         tried = f"attempt {self._failures} of {SAVE_TRIES}."
         if self._failures >= SAVE_TRIES:
-            hint = "Free disk space or repair the folder, and run the same command to resume."
-            raise CheckpointError(f"{self._describe(error)} This was {tried} {hint}") from error
+            raise CheckpointError(f"{self._describe(error)} This was {tried} Free disk space and resume.") from error
         logger.error("%s Training continues; %s", self._describe(error), tried)
 
     def write_last(self, step: int, tensors: dict[str, dict], state: dict, best: bool = False, copies=None) -> None:

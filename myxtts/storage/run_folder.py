@@ -46,6 +46,10 @@ METRICS = "metrics.jsonl"
 RUN_FILES = ("config.json", VOCABULARY, SPEAKERS_FILE, SPEAKER_CLIPS, "samples", "tensorboard", METRICS, "curves.png")
 """Names of the files and folders of a run, except for the folders of its stages."""
 LOG = "train.log"
+TRAIN = "python train_main.py --stage {} --checkpoint-dir {} --train-data …"
+"""Command that trains a missing stage, for error messages."""
+RETRAIN = "Train it again with --stage {} --reset-training."
+"""Hint for a stage that does not fit the rest of its run, for error messages."""
 _REPORTS = (LOG, "inspected_*.json", "clips_*.csv", "diverged_*.json")
 """Patterns of the names of a run's reports, which a reset does not move aside."""
 
@@ -66,13 +70,11 @@ def require_trained(folder: Path, what: str) -> None:
     """Raises `CheckpointError` if the stage in `folder` is not fully trained. The error message begins with `what`."""
     name, state = folder.name, CheckpointStore(folder).newest_state()
     if state is None:
-        fault = f"{what} needs a trained {name}, and {folder.parent} has none"
-        raise CheckpointError(f"{fault}. Leave out --stage, or train it first with --stage {name}.")
+        raise CheckpointError(f"{what} needs a trained {name}. Leave out --stage, or train it with --stage {name}.")
     if not state["finished"]:
         step = state["step"]
-        fault = f"{what} needs a {name} that is trained to the end; the one in {folder} stopped at step {step}"
-        accept = f", or accept it as it is with --stage {name} --max-steps {step}" * bool(step)
-        raise CheckpointError(f"{fault}. Resume it with --stage {name} --checkpoint-dir {folder.parent}{accept}.")
+        accept = f" (--max-steps {step} accepts it as it is)" * bool(step)
+        raise CheckpointError(f"{what} needs a {name} trained to the end. Resume {folder} with --stage {name}{accept}.")
 
 
 def is_start(state: dict | None) -> bool:
@@ -137,8 +139,7 @@ def own_run_folder(folder: AnyPath) -> Iterator[Path]:
             busy = f"Another run is writing to {folder}. Wait for it, stop it, or choose another --checkpoint-dir."
             stack.enter_context(files.locked_folder(folder, busy))
         except OSError as error:
-            rule = "--checkpoint-dir must be a folder that can be written to."
-            raise CheckpointError(f"{rule} {folder}: {error.strerror}. Repair it, or choose another.") from error
+            raise CheckpointError(f"--checkpoint-dir must be a writable folder. {folder}: {error.strerror}.") from error
         _put_back(folder)
         _refuse_links(folder)
         for place in (folder.resolve(), folder / "samples", folder / SPEAKER_CLIPS):
@@ -159,8 +160,7 @@ def _refuse_links(folder):
     places = [path for path in folder.iterdir() if any(map(path.match, (*RUN_FILES, *_REPORTS, *STAGES, GATHERED)))]
     for path in chain(places, (inner for place in places if place.is_dir() for inner in place.iterdir())):
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            rule = f"{path} is a link, a pipe or a device, which a run does not write to"
-            raise CheckpointError(f"{rule}. Put the file or folder itself there, or use another --checkpoint-dir.")
+            raise CheckpointError(f"{path} is a link, a pipe or a device. Replace it, or use another --checkpoint-dir.")
 
 
 def set_aside(folder: Path, names: Iterable[str], shared: Iterable[str] = ()) -> Path:

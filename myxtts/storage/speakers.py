@@ -68,9 +68,7 @@ def find_speaker(folder: AnyPath, name: str) -> StoredSpeaker:
     """Returns the stored voice `name`. If there is none, raises a `CheckpointError` that lists similar names."""
     name = composed(name)
     if not (speakers := read_speakers(folder)):
-        rule = "--speaker needs a model that comes with voices"
-        hint = "Convert the model with --speakers speakers_xtts.pth, or give --reference-audio."
-        raise CheckpointError(f"{rule}. {folder} has no {SPEAKERS_FILE} and no {SPEAKER_CLIPS}. {hint}")
+        raise CheckpointError(f"--speaker needs a model that comes with voices, not {folder}. Use --reference-audio.")
     if name not in speakers:
         known = {one.casefold(): one for one in speakers}
         near = [known[one] for one in difflib.get_close_matches(name.casefold(), known, n=3, cutoff=0.5)]

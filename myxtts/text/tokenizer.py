@@ -267,8 +267,8 @@ class XTTSTokenizer:
         """
         language = get_language(language)
         if language.code not in self.languages and not allow_missing_tag:
-            known = f"It has: {', '.join(self.languages)}. Add {language.name} with XTTSTokenizer.extend."
-            raise ValueError(f"The vocabulary has no language tag {language.tag}. {known}")
+            known = ", ".join(self.languages)
+            raise ValueError(f"The vocabulary has no language tag {language.tag}, only {known}. Use tokenizer.extend.")
         return self.encode_read(self.reader.read(text, language.code), language.code)
 
     def decode(self, ids: Iterable[int]) -> str:

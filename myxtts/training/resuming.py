@@ -106,10 +106,7 @@ class TrainingState:
             raise CheckpointError(f"{where} has weights, but no training state. Start from it with --init-from.")
         moved = [name for name in self.lineage if saved["lineage"].get(name) != self.lineage[name]]
         if saved["lineage"].keys() != self.lineage.keys() or set(moved) - set(self.follows):
-            raise CheckpointError(
-                f"{where} was trained on the codes of another DVAE. Restore that DVAE, or train the stage from the "
-                "start with --reset-training."
-            )
+            raise CheckpointError(f"{where} was trained on the codes of another DVAE. --reset-training starts over.")
         self.step, self.position, self.history = step, saved["position"], saved["history"]
         self.best = tuple(saved["best"]) if saved["best"] and saved["best_by"] == self.best_by else None
         self.stale_evaluations, self.least_score = saved["stale_evaluations"], saved["least_score"]

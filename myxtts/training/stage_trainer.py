@@ -188,8 +188,8 @@ class StageTrainer:
                 self.checkpointer.go_back(error)
                 dataset = self.state.take_up(dataset, self.stage.name)
             except tf.errors.ResourceExhaustedError as error:  # in data preparation, validation or samples
-                hint = "Resume with a smaller --batch-size or, with memory isolation, a larger --data-gpu-memory."
-                raise UserError(f"Memory ran out. {hint} TensorFlow: {error.message.splitlines()[0]}") from error
+                reason = error.message.splitlines()[0]
+                raise UserError(f"Memory ran out: lower --batch-size or raise --data-gpu-memory. {reason}") from error
             except LOST_WORKER as error:
                 self.workers.raise_lost(error)  # names the lost worker, if there are several
                 raise

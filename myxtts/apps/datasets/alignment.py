@@ -161,8 +161,7 @@ def with_times(pieces: Sequence[Piece], times: Sequence[tuple[float, float] | No
     Raises `UserError` if too few sentences were recognized."""
     count, found, latest = sum(time is not None for time in times), [], 0.0
     if count < 0.25 * len(pieces):
-        shares = f"{count} of {len(pieces)} sentences were recognized"
-        raise UserError(f"{shares}. The transcript does not belong to this recording. Give another with --transcript.")
+        raise UserError(f"--transcript does not belong to this recording: heard {count} of {len(pieces)} sentences.")
     for index, (piece, time) in enumerate(zip(pieces, times)):
         if time is None:  # the time up to the next recognized sentence
             following = next((one[0] for one in times[index + 1 :] if one is not None), seconds)

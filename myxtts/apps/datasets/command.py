@@ -100,8 +100,7 @@ def open_options(arguments: Namespace) -> Namespace:
     opened.aligner = open_recognizer(arguments.aligner, True) if arguments.aligner else opened.recognizer
     detector = None if arguments.vad == "energy" else arguments.vad_model or networks.find_silero()
     if detector is None and arguments.vad == "silero":
-        hint = 'pip install "myxtts[recordings]", or --vad-model FILE with onnxruntime'
-        raise UserError(f"--vad silero needs onnxruntime and Silero's model: {hint}.")
+        raise UserError('--vad silero needs pip install "myxtts[recordings]", or --vad-model FILE and onnxruntime.')
     opened.encoder = networks.find_encoder(arguments.speaker_encoder) if arguments.one_voice else None
     if arguments.one_voice and opened.encoder is None:
         raise UserError(f"--one-voice needs a speaker encoder: {networks.ENCODER_HINT}.")

@@ -76,8 +76,7 @@ class LongAudio:
                 raise AudioError(self.path, "damaged", f"decoding failed: {error.error_string}") from error
             # The length of an MP3 without Xing header is an estimate with an error of a few percent.
             if not self._by_ffmpeg and count < 0.95 * file.frames:
-                detail = f"it should have {file.frames} samples per channel, but has {count}."
-                raise AudioError(self.path, "truncated", detail)
+                raise AudioError(self.path, "truncated", f"it has {count} of {file.frames} samples per channel.")
 
     def _read_header(self):
         with self._open() as file:
@@ -109,8 +108,8 @@ class LongAudio:
             if failed:
                 errors.seek(0)
                 lines = errors.read().decode("utf-8", "replace").strip().splitlines() or ["it has no audio"]
-                detail = f"ffmpeg cannot decode it: {printable(lines[-1])[:200]}."
-                raise AudioError(self.path, "damaged", detail) from None
+                fault = printable(lines[-1])[:200]
+                raise AudioError(self.path, "damaged", f"ffmpeg cannot decode it: {fault}.") from None
 
 
 @dataclass(frozen=True, eq=False)

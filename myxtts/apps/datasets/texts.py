@@ -69,16 +69,14 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     a transcript and `options` have no aligner."""
     if text is None:
         if options.recognizer is None:
-            hint = "Put subtitles of the same name next to it, or give their --language or a --recognizer"
-            raise UserError(f"{recording} has no text in {options.language}. {hint}.")
+            raise UserError(f"{recording} has no text in {options.language}. Give subtitles or --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)
     if has_labels(_read_text(text)):
         raise UserError(f"{text} {LABELS_FAULT}")
     if options.aligner is None:
-        hint = "Give --recognizer, or make subtitles with a tool listed in docs/make-dataset.md"
-        raise UserError(f"{text} has no times and needs a recognizer to align it with {recording.name}. {hint}.")
+        raise UserError(f"{text} has no times. Give --recognizer, or make subtitles (see docs/make-dataset.md).")
     return read_transcript(text, options.language)
 
 
@@ -206,8 +204,7 @@ def synchronize(
     offset, drift, matched = _fit(times, starts, ends)
     chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
     if count >= TELLING and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
-        shares = f"{100 * matched:.0f} % of its cues begin with speech, by chance {100 * chance:.0f} %"
-        raise UserError(f"{path} does not belong to the recording, or is mistimed: {shares}. Give other --subtitles.")
+        raise UserError(f"{path} does not belong to the recording: {matched:.0%} of cues fit, {chance:.0%} by chance.")
     moved = times * (1 + drift) + offset
     late = _nearest(moved[:, 1], ends)
     near = late[np.abs(late) < 1.0]

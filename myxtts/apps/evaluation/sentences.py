@@ -86,8 +86,8 @@ def choose_sentences(
         found = sentences_of_data(data, models, language, count)
         return _in_voices(found, voices) if voices else found
     if models:
-        lack = f"The training data of {model_name(models[0])} is not on this machine"
-        raise UserError(f"{lack}. Give --data FOLDER, or --texts FILE and --voices FILE….")
+        name = model_name(models[0])
+        raise UserError(f"The training data of {name} is not on this machine. Give --data, or --texts and --voices.")
     held = sorted(load_corpus(judged[0].folder, language).utterances, key=lambda one: (one.speaker, one.id))
     return [Sentence(one.id, one.text, one.language, one.speaker) for one in spread(held, count)]
 

@@ -48,8 +48,7 @@ def check_options(arguments: argparse.Namespace) -> str | None:
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UserError("An API key must have 8 or more printable ASCII characters and no spaces.")
     if not key and not _is_local(arguments.host):
-        rule = f"--host {arguments.host} can be reached from other machines and needs an API key"
-        raise UserError(f"{rule}. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
+        raise UserError(f"--host {arguments.host} needs an API key. Give --api-key-file FILE, or set {KEY_VARIABLE}.")
     check_model(arguments.checkpoint, kinds=(*MODELS, EXPORT))
     return key
 

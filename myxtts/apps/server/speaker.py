@@ -158,11 +158,10 @@ class Speaker:
                 job.put(silence(sum(job.silences), self.synthesizer.sample_rate))
                 job.put(None)
                 return
-            if len(self._waiting) >= self.max_waiting + self._most_texts - len(self._running):
-                ahead = (len(self._waiting) + len(self._running)) / self._most_texts
+            if (waiting := len(self._waiting)) >= self.max_waiting + self._most_texts - len(self._running):
+                ahead = (waiting + len(self._running)) / self._most_texts
                 seconds = max(1, math.ceil(ahead * self._text_seconds))
-                busy = f"{len(self._waiting)} texts are already waiting. Try again in {seconds} s."
-                raise ApiError(429, busy, code="queue_full", retry_after_seconds=seconds)
+                raise ApiError(429, f"{waiting} texts wait. Try again in {seconds} s.", None, "queue_full", seconds)
             self._waiting.append(job)
             self._changed.notify_all()
 

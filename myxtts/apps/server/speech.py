@@ -136,9 +136,8 @@ def make_job(
     `id` is the id of the HTTP request. Raises `ApiError` if a field is invalid, or the text cannot be spoken."""
     if request.model not in (known := (settings.model, *ALIASES)):
         raise ApiError(404, f"The model {request.model!r} does not exist; use {known[0]}.", "model", "model_not_found")
-    if len(request.input) > settings.max_characters:
-        rule = f"input must have at most {settings.max_characters} characters"
-        raise ApiError(400, f"{rule}. Received: {len(request.input)}.", "input", "string_above_max_length")
+    if (size := len(request.input)) > (most := settings.max_characters):
+        raise ApiError(400, f"input must be at most {most} characters, not {size}.", "input", "string_above_max_length")
     if any("\ud800" <= character <= "\udfff" for character in request.input):
         raise ApiError(400, "input contains a lone surrogate.", "input")
     lead, parts = spoken_parts(request.input)

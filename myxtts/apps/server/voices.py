@@ -18,6 +18,7 @@ from myxtts.text.languages import LANGUAGES
 VOICE_NAME = re.compile(r"[^\W_][\w .-]{0,63}(?<![ .])")
 """Pattern of valid voice names. They begin with a letter or digit, so that no name is a path or a hidden file."""
 MOST_NAME_BYTES = 200
+_NAME_RULE = f"at most 64 letters, digits, spaces, _, - and . in {MOST_NAME_BYTES} bytes, the first a letter or digit"
 MOST_VOICES, MOST_VOICES_BYTES = 1_000, 2**28
 """Maximum number of files in the voice folder, and of their bytes. When either is reached, uploads are refused."""
 OPENAI_VOICES = dict.fromkeys("alloy coral nova sage shimmer marin".split(), "f")
@@ -105,8 +106,7 @@ class VoiceBook:
         Raises `ApiError` if `name` or the recording is invalid (400), if a voice, alias, file, OpenAI or Kokoro already
         uses `name` (409), or if the folder is full (403)."""
         if not VOICE_NAME.fullmatch(without_marks(name := composed(name))) or len(name.encode()) > MOST_NAME_BYTES:
-            rule = "A voice's name must have letters, digits, spaces, _, - and . only, and begin with a letter or digit"
-            raise ApiError(400, f"{rule}; at most 64 characters and {MOST_NAME_BYTES} bytes.", "name")
+            raise ApiError(400, f"A voice's name must be {_NAME_RULE}.", "name")
         with tempfile.TemporaryDirectory() as place:
             files = [*self.folder.iterdir()]
             taken = {*self._speakers, *self.aliases, *OPENAI_VOICES, *(composed(path.stem) for path in files)}

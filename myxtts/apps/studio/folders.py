@@ -80,9 +80,9 @@ class DataSets:
         is_cut = is_heard or any(one.lower().endswith(SUBTITLES) for one in names)
         audio = MEDIA_EXTENSIONS if is_cut else AUDIO_EXTENSIONS
         for one in names:
-            if not one.lower().endswith((*audio, *TEXT_SUFFIXES)):
-                key = "convert_first" if one.lower().endswith(MEDIA_EXTENSIONS) else "not_audio"
-                raise PageError(key, one, ", ".join((*audio, *TEXT_SUFFIXES)))
+            if not one.lower().endswith(known := (*audio, *TEXT_SUFFIXES)):
+                is_media = one.lower().endswith(MEDIA_EXTENSIONS)
+                raise PageError("convert_first" if is_media else "not_audio", one, ", ".join(known))
         if not (heard := [one for one in names if one.lower().endswith(audio)]):
             raise PageError("no_files")
         if twice := [one for one in names if names.count(one) > 1]:

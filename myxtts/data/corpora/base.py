@@ -196,8 +196,7 @@ class Reading:
         if not speaker and (speakers is not None or "speaker" in cells):
             raise ClipRefused("no speaker", "Neither its line nor speakers.csv names its speaker.")
         if not (is_name(speaker) and is_name(language)):
-            detail = "Its speaker or language is too long, or has control or direction characters."
-            raise ClipRefused("bad label", detail)
+            raise ClipRefused("bad label", "Its speaker or language is too long, or has control characters.")
         speaker = composed(speaker or UNPRINTABLE.sub("", place.speaker))  # a folder may have any name
         clip = Utterance(clip_id, path, text, speaker, to_code(language) or self.language, line, place.validation)
         self.utterances.append(clip)

@@ -19,6 +19,8 @@ MAX_LINES = 2_000_000
 MAX_TRANSCRIPT_BYTES = 65_536
 MAX_NAME_LENGTH = 512
 """Maximum length of ids, speaker names and languages."""
+_TRIED = f"({', '.join(AUDIO_EXTENSIONS)} were tried)"
+_OUTSIDE = "leads outside the data set; it was not opened. --audio-root allows another folder."
 
 
 class CorpusError(UserError):
@@ -167,19 +169,17 @@ class CorpusFolder:
             if place in direct:
                 return path
             found[os.path.realpath(path)] = path
-        paths = [*found.values()]
-        if paths[1:]:
+        if len(paths := [*found.values()]) > 1:
             both = " and ".join(map(self.relative, paths[:2]))
-            detail = f"{both} have its name. Write the folder in the list, or give one as --audio-root."
-            raise ClipRefused("several files", detail, paths[-1])
+            raise ClipRefused("several files", f"{both} have its name. List a folder, or give --audio-root.", paths[-1])
         if paths:
             return paths[0]
         others = MEDIA_EXTENSIONS[len(AUDIO_EXTENSIONS) :]
         beside = (self._list(place.joinpath(*folders), for_audio=True)[0] for place in direct)
         is_other = any(key in files for files in beside for key in audio_keys(name, others))
         hint = CONVERT if is_other or name.lower().endswith(others) else "--audio-root DIR searches another folder too"
-        detail = f"There is no audio file {'/'.join(parts)} ({', '.join(AUDIO_EXTENSIONS)} were tried). {hint}."
-        raise ClipRefused("missing file", detail, places[0].joinpath(*folders, keys[0]))
+        path = places[0].joinpath(*folders, keys[0])
+        raise ClipRefused("missing file", f"There is no audio file {'/'.join(parts)} {_TRIED}. {hint}.", path)
 
     def has_audio(self, places: Sequence[Path], name: str) -> bool:
         """Returns whether the clip `name` has an audio file. Unlike `find_audio`, allows several matches."""
@@ -196,8 +196,7 @@ class CorpusFolder:
         computer. In this case, removes leading folders until the rest leads to an audio file in a folder of `searched`.
         """
         if not is_name(name):
-            detail = f"The id has over {MAX_NAME_LENGTH} characters, or control or direction characters."
-            raise ClipRefused("bad id", detail)
+            raise ClipRefused("bad id", f"The id has over {MAX_NAME_LENGTH} characters, or control characters.")
         name, first = name.replace("\\", "/"), []
         if climbs := ".." in name.split("/"):  # perhaps back into the data set, or to an audio root
             name = Path(os.path.normpath(self.root / name)).as_posix()
@@ -212,8 +211,7 @@ class CorpusFolder:
             if any(key in files for files in inner for key in audio_keys(end[-1])):
                 return end
         if is_full:
-            detail = "The id leads outside the data set; it was not opened. --audio-root allows another folder."
-            raise ClipRefused("outside the data set", detail)
+            raise ClipRefused("outside the data set", f"The id {_OUTSIDE}")
         if not parts:
             raise ClipRefused("no id", "The column that names the clip is empty.")
         return first + parts
@@ -233,8 +231,7 @@ class CorpusFolder:
             return
         is_audio = for_audio and (real.is_dir() or real.is_file() and real.suffix.lower() in AUDIO_EXTENSIONS)
         if not (is_audio and {one.lstat().st_uid for one in (*links, real)} == {os.geteuid()}):
-            detail = "A link leads outside the data set; it was not opened. --audio-root allows its target."
-            raise ClipRefused("outside the data set", detail, path)
+            raise ClipRefused("outside the data set", f"A link {_OUTSIDE}", path)
         self.linked.add(real if real.is_dir() else real.parent)
 
     def read_text(self, path: Path, max_bytes: int) -> str:
@@ -254,8 +251,7 @@ class CorpusFolder:
         except UnicodeError as error:
             raise CorpusError(f"{path} {error}. Save it as UTF-8 under the same name (Excel: CSV UTF-8).") from error
         except ValueError as error:
-            hint = " Split the data set." if path.stat().st_size > max_bytes else ""
-            raise CorpusError(f"{path} {error}.{hint}") from error
+            raise CorpusError(f"{path} {error}.{' Split it.' * (path.stat().st_size > max_bytes)}") from error
         if text.count("\0") > len(text) // 4:
             raise CorpusError(f"{path} is not UTF-8 but UTF-16 without a byte-order mark. Save the file as UTF-8.")
         # Not `str.splitlines`, which also splits at characters that transcripts may contain.

@@ -194,8 +194,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return
     if folder.has(place.path, "segments"):
-        hint = "Cut them first (Kaldi: utils/data/extract_wav_segments_data_dir.sh), and give the folder that it makes."
-        raise CorpusError(f"{place.path} has a file named segments: its clips are parts of long recordings. {hint}")
+        raise CorpusError(f"{place.path} has segments. Cut them first (Kaldi: extract_wav_segments_data_dir.sh).")
 
     def pairs(name):
         """Returns `[first word, rest of the line]` for each line of a file. A missing part is ""."""
@@ -212,8 +211,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
             if not key or not is_name(key):
                 raise ClipRefused("bad id", "The id is missing, too long or not printable.")
             if "|" in (source[-1:], source[:1]):
-                detail = "wav.scp has a command instead of a file; it was not run. Write its output to a file."
-                raise ClipRefused("command", detail)
+                raise ClipRefused("command", "wav.scp has a command, which was not run. Write its output to a file.")
             if key not in texts:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key]} | ({"speaker": speakers[key]} if key in speakers else {})

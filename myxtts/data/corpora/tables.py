@@ -80,9 +80,9 @@ class Table(NamedTuple):
         order = {column: index for index, column in enumerate(self.columns)}
         needed = [order[column] for column in ("id", "speaker", "language") if column in order]
         least = 1 + max(*needed, min(order[column] for column in ("text", "normalized") if column in order))
-        if not least <= len(cells) <= len(self.columns):
-            count = f"{counted(len(cells), 'column')} instead of {len(self.columns)}"
-            raise ClipRefused("wrong number of columns", f"The line has {count}; {separator!r} separates them.")
+        most = len(self.columns)
+        if not least <= len(cells) <= most:
+            raise ClipRefused("wrong number of columns", f"{len(cells)} instead of {most}, separated by {separator!r}.")
         return {column: cell.strip() for column, cell in zip(self.columns, cells) if column}
 
 
@@ -309,8 +309,7 @@ def _read_speakers(reading, path):
     split = Dialect(",", True).split
     columns = names_to_columns(split(header))
     if "id" not in columns or "speaker" not in columns:
-        rule = f"{path} must begin with the line 'id,speaker' or 'id,speaker,language'."
-        raise CorpusError(f"{rule} Received: {header[:100]!r}.")
+        raise CorpusError(f"{path} must begin with the line 'id,speaker[,language]', not {header[:100]!r}.")
     speakers, faulty = {}, []
     for number, cells in enumerate(map(split, lines), 2):
         row = dict.fromkeys(columns, "") | {column: cell.strip() for column, cell in zip(columns, cells)}

@@ -23,7 +23,7 @@ from myxtts.storage import files as storage_files
 from myxtts.storage.base_model import RELEASE, TRAINER, kind_of
 from myxtts.storage.checkpoint import CheckpointError, CheckpointStore, write_manifest, write_tensors
 from myxtts.storage.files import claimed, digest_bytes, lock, user_cache, write_json, write_whole, write_whole_folder
-from myxtts.storage.run_folder import MEL_STATS, VOCABULARY, chosen_step, read_config, vocabulary_path
+from myxtts.storage.run_folder import MEL_STATS, TRAIN, VOCABULARY, chosen_step, read_config, vocabulary_path
 from myxtts.storage.speakers import read_speaker, read_speakers, write_speakers
 from myxtts.text.tokenizer import XTTSTokenizer
 
@@ -56,8 +56,7 @@ class CoquiFiles:
         beside = {field: model.with_name(name) for field, name in RELEASED_NAMES.items()}
         files = {field: given.get(field) or (path if path.is_file() else None) for field, path in beside.items()}
         if files["vocab"] is None:
-            hint = "Copy it into that folder, or use myxtts convert --vocab."
-            raise CheckpointError(f"{model} needs its model's vocab.json. {hint}")
+            raise CheckpointError(f"{model} needs its model's vocab.json. Copy it there, or use convert --vocab.")
         return cls(model, **files)
 
 
@@ -269,8 +268,7 @@ def export_coqui(folder: str | os.PathLike, output: str | os.PathLike, which: st
     settings = coqui_settings(config, XTTSTokenizer.from_file(vocabulary).languages)
     parts = {part: _read_part(folder, part, which) for part in ("gpt", "speaker", "decoder", "dvae")}
     if missing := [part for part in ("gpt", "speaker", "decoder") if not parts[part]]:
-        command = f"python train_main.py --stage {missing[0]} --checkpoint-dir {folder} --train-data …"
-        raise CheckpointError(f"{folder} has no {missing[0]}, which coqui-tts needs. Train it: {command}")
+        raise CheckpointError(f"coqui-tts needs the {missing[0]}. Train it: {TRAIN.format(missing[0], folder)}")
     dvae, weights = parts["dvae"], parts["gpt"] | parts["speaker"] | parts["decoder"]
     if dvae:  # else the GPT's checkpoint holds `mel_stats`
         weights[MEL_STATS] = dvae.pop(MEL_STATS)

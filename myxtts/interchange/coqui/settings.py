@@ -72,14 +72,12 @@ def model_config(shapes: Mapping[str, tuple[int, ...]], settings: dict, tokenize
     def size(name, axis=0):
         shape = shapes.get(name, ())
         if len(shape) <= axis:
-            hint = "Only XTTS v2 and its fine-tunes can be converted; XTTS v1 has no perceiver resampler."
-            raise CheckpointError(f"There is no tensor {name} with {axis + 1} axes or more. {hint}")
+            raise CheckpointError(f"There is no tensor {name} with {axis + 1} axes, as in XTTS v2 and its fine-tunes.")
         return shape[axis]
 
     width, rows = size("gpt.text_embedding.weight", 1), size("gpt.text_embedding.weight")
     if tokenizer.num_tokens > rows:
-        rule = f"have ids below {rows}, the rows of gpt.text_embedding.weight in this checkpoint"
-        raise CheckpointError(f"The vocabulary must {rule}. Received: {tokenizer.num_tokens} ids.")
+        raise CheckpointError(f"gpt.text_embedding.weight has rows for ids below {rows}, not {tokenizer.num_tokens}.")
     heads = settings["model_args"].get("gpt_n_heads")
     if heads is None and width != 1024:
         raise CheckpointError("The tensors do not give the number of heads. Give its config.json with --config.")
@@ -129,8 +127,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed = {name: (getattr(model, name), getattr(released, name)) for name in _TABLES["shapes by design"]}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
-        hint = "Supported are converted models, the sizes normal and big, and small with decoder_type hifigan."
-        raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {hint}")
+        raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}.")
     arguments = {f"gpt_{name}": getattr(model, name) for name in _TABLES["gpt arguments"]} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,

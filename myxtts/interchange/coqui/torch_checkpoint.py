@@ -45,6 +45,7 @@ _OPCODES = frozenset(
 """Pickle opcodes that are allowed: those that `torch.save` writes, and those for plain objects with attributes."""
 _KEYS = {"SETITEM": slice(0, 1), "SETITEMS": slice(0, None, 2), "DICT": slice(0, None, 2), "ADDITEMS": slice(None)}
 """Slice of each opcode's operands that selects keys or set items. `_MAX_ODD_KEYS` limits those that are not text."""
+_DISTRUST = "Do not use this file; if you trust its origin, save its weights alone, as a state dict, and convert that."
 _LITERALS = {"EMPTY_LIST": [], "EMPTY_TUPLE": (), "EMPTY_DICT": {}, "EMPTY_SET": set()}
 _LITERALS |= {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _STORAGE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -189,9 +190,7 @@ class Unpickler:
             "_codecs.encode": lambda text, _encoding: _of_kind(str, text).encode("latin1"),
         }
         if (known := functions.get(_of_kind(_Global, function))) is None:
-            hint = "if you trust its origin, save its weights alone, as a state dict, and convert that."
-            asks = f"{self.source} asks to call {function:.200}. Nothing was run."
-            raise TorchCheckpointError(f"{asks} Do not use this file; {hint}")
+            raise TorchCheckpointError(f"{self.source} asks to call {function:.200}. Nothing was run. {_DISTRUST}")
         return known(*arguments)
 
     def storage(self, kind, storage_class, key, _location, num_values, *_view):

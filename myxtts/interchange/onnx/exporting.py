@@ -25,6 +25,7 @@ from myxtts.interchange.onnx.forms import FORMATS
 from myxtts.interchange.onnx.speak import Cache, Speaker
 from myxtts.models.gpt import SamplingValues
 from myxtts.storage.files import write_json, write_text, write_whole_folder
+from myxtts.storage.run_folder import TRAIN
 from myxtts.storage.speakers import read_speakers
 from myxtts.text.cleaners import PLAIN_LETTERS, SAME_SOUND
 from myxtts.text.g2p import espeak_voice
@@ -78,8 +79,7 @@ def export_model(
     import_package("onnxruntime")
     synthesizer = Synthesizer.load(folder, which)
     if "decoder" not in (model := synthesizer.model).parts:
-        command = f"python train_main.py --stage decoder --checkpoint-dir {folder} --train-data …"
-        raise UserError(f"{folder} has no trained waveform decoder, which the export needs. Train one: {command}")
+        raise UserError(f"The export needs a waveform decoder. Train it: {TRAIN.format('decoder', folder)}")
     voices, described = _voices(folder, synthesizer), settings(synthesizer, form, weights)
     with write_whole_folder(output) as new:
         FORMATS[form][1](new, voices, described)  # first, because a download may fail

@@ -28,6 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
+WAV_RULE = "a complete PCM WAV file of 1 to 8 channels at 4000 to 384000 Hz"
 SILENT_PEAK = 1e-3
 CACHE_ROWS = 64
 """The key-value cache grows to the next multiple of this number of positions."""
@@ -333,8 +334,7 @@ def read_wav(path, seconds=3600):
         if is_cut or not len(content) or not (width <= 4 and channels <= 8 and 4000 <= rate <= 384000):
             raise wave.Error
     except (EOFError, ValueError, RuntimeError, wave.Error) as error:  # ValueError: a cut sample at the end
-        rule = "a complete PCM WAV file of 1 to 8 channels at 4000 to 384000 Hz"
-        raise ValueError(f'{path} is not {rule}: `ffmpeg -i "{path}" -ac 1 "{path}-pcm.wav"` makes one.') from error
+        raise ValueError(f'{path} is not {WAV_RULE}: `ffmpeg -i "{path}" -ac 1 "{path}-pcm.wav"` makes one.') from error
     whole = np.pad(content ^ (128 * (width == 1)), ((0, 0), (0, 0), (4 - width, 0)))  # 8-bit samples are unsigned
     frames = whole.view("<i4")[..., 0] / 2.0**31
     sounding = np.ptp(frames, axis=0) / 2 >= SILENT_PEAK

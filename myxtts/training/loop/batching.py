@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from myxtts.config.checks import ConfigError, counted
+from myxtts.config.checks import ConfigError
 from myxtts.config.config import XTTSConfig
 from myxtts.data.dataset import SpeechDataset
 from myxtts.devices.machine import peak_resident_bytes, read_memory, reset_peak, resident_bytes, runs_on_cpu
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MB = 2**20
+_FIX = "Use a smaller --model-size or data.max_seconds"
 
 
 class Batching:
@@ -51,13 +52,11 @@ class Batching:
             del batches
             before, share = self.clips, self.batch_size // self._replicas.count
             if not (smaller := [parts for parts in range(self.parts + 1, share + 1) if share % parts == 0]):
-                fault = f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason})"
-                raise ConfigError(f"{fault}. Choose a smaller --model-size or data.max_seconds.")
+                raise ConfigError(f"One clip at a time does not fit on {self._replicas.devices[0]} ({reason}). {_FIX}.")
             step = seed[1] + 1
             if self._replicas.workers.count > 1 or not self.train_step.forget_partial_step():
-                fault = f"Memory ran out at step {step} with {before} clips at once ({reason})"
-                hint = f"--batch-size {self.batch_size // smaller[0]} and --grad-accum {self.accumulation * smaller[0]}"
-                raise ConfigError(f"{fault}, and the step cannot be repeated. Resume with {hint}.")
+                flags = f"--batch-size {self.batch_size // smaller[0]} --grad-accum {self.accumulation * smaller[0]}"
+                raise ConfigError(f"Memory ran out at step {step} with {before} clips ({reason}). Resume with {flags}.")
             self.parts = smaller[0]
             logger.warning(
                 "Memory ran out at step %d with %d clips at once. The step is repeated with %d at once, in %d parts of "
@@ -144,8 +143,7 @@ def _largest_that_fits(trainer, dataset, effective):
             break
         trials[size] = taken
     if not trials:
-        fault = f"--batch-size auto: {counted(sizes[0], 'clip')} at once does not fit. {reason}"
-        raise ConfigError(f"{fault}. Use a smaller --model-size or data.max_seconds; on a CPU, raise --memory-budget.")
+        raise ConfigError(f"--batch-size auto: a batch of {reason}. {_FIX}; on a CPU, raise --memory-budget.")
     best = max(trials)
     tried = (f"{one} ({taken / MB:.0f} MB)" if budget < math.inf else str(one) for one, taken in trials.items())
     found = best, effective // best, effective, ", ".join(tried) + (f"; {reason}" if reason else "")

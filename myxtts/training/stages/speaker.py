@@ -18,6 +18,7 @@ from myxtts.models.speaker_encoder import AngularMarginClassifier, BatchNormaliz
 from myxtts.models.xtts import XTTS, named_weights
 from myxtts.storage.checkpoint import CheckpointError
 from myxtts.storage.files import digest_bytes
+from myxtts.storage.run_folder import RETRAIN
 from myxtts.training.stages.base import Objective, Preparation, Stage, cross_entropy
 
 logger = logging.getLogger(__name__)
@@ -104,8 +105,7 @@ class SpeakerStage(Stage):
         rows = (named["directions"].shape[0] for named in (tensors[CLASSIFIER], self.helpers()[CLASSIFIER]))
         before, now = (count // len(SPEEDS) for count in rows)
         if before != now:
-            change = f"{where} was trained on {before} speakers; the data set has {now}"
-            raise CheckpointError(f"{change}. Train again with --stage speaker --reset-training.")
+            raise CheckpointError(f"{where} was trained on {before} speakers, not {now}. {RETRAIN.format('speaker')}")
         super().assign_weights(tensors, where)
 
 
