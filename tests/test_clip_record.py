@@ -73,8 +73,7 @@ def test_clips_that_change_twice_in_an_epoch_are_used_once():
     first, _ = ordered(NEW).continuing(ordered(OLD).record(2))
     second, _ = ordered(third).continuing(ordered(NEW, first).record(4))
     count = heard(OLD, None, range(2)) + heard(NEW, first, range(2, 4))
-    left = len([name for name in third if name not in count]) // BATCH
-    count += heard(third, second, range(4, 4 + left))
+    count += heard(third, second, range(4, 4 + (len([name for name in third if name not in count]) // BATCH)))
     assert set(count.values()) == {1} and len(set(third) - count.keys()) < BATCH
 
 

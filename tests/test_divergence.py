@@ -68,8 +68,7 @@ def test_diverged_run_goes_back_with_a_lower_rate_and_then_stops(tiny_corpus, tm
     assert [bad["step"] for bad in found["bad_steps"]] == [5, 6, 7] and found["weights_not_finite"] == []
     assert found["learning_rate"] == pytest.approx(3e-5)
     for number, bad in enumerate(found["bad_steps"], 4):
-        planned = dataset.order("dvae").batch(number).indices
-        assert bad["clips"] == [dataset.train[index].id for index in planned]
+        assert bad["clips"] == [dataset.train[index].id for index in dataset.order("dvae").batch(number).indices]
         assert "reconstruction" in bad["not_finite"] and "gradient_norm" in bad["not_finite"]
     resumed = dvae_trainer(dataset).watch.divergence
     assert (resumed.rate_scale, resumed.returns) == (pytest.approx(0.01), 2)

@@ -93,8 +93,7 @@ def test_installed_package_trains_a_step_and_writes_only_in_its_folder(installed
 
 def test_wheel_has_the_metadata_of_an_index(installed):
     metadata = next(installed.glob("*.dist-info/METADATA")).read_text(encoding="utf-8")
-    lines = {"Name: myxtts", f"Version: {myxtts.__version__}", "License-Expression: MIT"}
-    assert lines <= set(metadata.splitlines())
+    assert {"Name: myxtts", f"Version: {myxtts.__version__}", "License-Expression: MIT"} <= set(metadata.splitlines())
     assert "Provides-Extra: languages" in metadata and "# MyXTTS" in metadata
     assert not list(installed.glob("tests")) and not list(installed.glob("utilities"))
 

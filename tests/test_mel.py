@@ -31,8 +31,7 @@ def reference():
 def make_wav(num_samples, sample_rate, seed=0):
     """Returns a gliding harmonic tone with noise, so that every band has energy at all times."""
     time = np.arange(num_samples) / sample_rate
-    phase = 2 * np.pi * (120 * time + 60 * time**2)
-    tone = sum(np.sin(k * phase) / k for k in range(1, 20))
+    tone = sum(np.sin(k * 2 * np.pi * (120 * time + 60 * time**2)) / k for k in range(1, 20))
     return (0.1 * tone + 0.02 * np.random.default_rng(seed).standard_normal(num_samples)).astype("float32")
 
 

@@ -126,8 +126,7 @@ def test_own_clip_span_lies_where_the_sound_is_and_is_filled(clips, padding):
         batch = loader(position)
         for row, (start, end) in enumerate(batch.conditioning_span):
             clip = clips[batch.index[row]]
-            shift = batch.wav_lengths[row] - clip.num_samples
-            assert shift <= start < end <= batch.wav_lengths[row]
+            assert batch.wav_lengths[row] - clip.num_samples <= start < end <= batch.wav_lengths[row]
             filled = 4000 if padding == "repeat" else end - start
             np.testing.assert_array_equal(
                 batch.conditioning[row, :filled], np.resize(batch.wav[row, start:end], filled)
@@ -148,8 +147,7 @@ def test_crop_comes_from_anywhere_in_the_clip(clips):
             length = min(2048, clips[index].num_samples)
             end = batch.wav_lengths[row]
             assert length <= end <= length + MAX_SHIFT_SAMPLES
-            rise = (batch.wav[row, end - length] - index / 10) / 0.1
-            starts[index].append(rise * clips[index].num_samples)
+            starts[index].append(((batch.wav[row, end - length] - index / 10) / 0.1) * clips[index].num_samples)
     for index, found in starts.items():
         room = clips[index].num_samples - 2048
         assert min(found) < 0.2 * room + 10 and max(found) > 0.8 * room - 10, f"clip {index}, {room} to spare: {found}"

@@ -77,8 +77,7 @@ def test_disturbance_is_a_function_of_seed_and_position_and_keeps_the_sound():
     np.testing.assert_array_equal(first, again)
     assert np.abs(first - other).max() > 0.01 and np.abs(first[0] - first[1]).max() > 0.01
     for row in first:
-        likeness = row @ wav[0].numpy() / np.linalg.norm(row) / np.linalg.norm(wav[0])
-        assert 10 ** (-5 / 20) < likeness <= 1.0
+        assert 10 ** (-5 / 20) < row @ wav[0].numpy() / np.linalg.norm(row) / np.linalg.norm(wav[0]) <= 1.0
         assert abs(np.log(np.linalg.norm(row) / np.linalg.norm(wav[0]))) < GAIN_NEPERS + 4 * 0.4 + 0.2
 
 

@@ -77,8 +77,7 @@ def losses_of(objective, batch):
 def test_masked_cross_entropy_equals_numpy(smoothing):
     logits = RANDOM.standard_normal((2, 3, 5)).astype("float32")
     targets, mask = np.array([[0, 4, 2], [1, 1, 3]]), np.array([[1, 0, 1], [1, 1, 0]], bool)
-    spread = (1 - smoothing) * np.eye(5)[targets] + smoothing / 5
-    expected = -(spread * log_softmax(logits, -1)).sum(-1)[mask].sum()
+    expected = -(((1 - smoothing) * np.eye(5)[targets] + smoothing / 5) * log_softmax(logits, -1)).sum(-1)[mask].sum()
     actual = masked_cross_entropy(logits, tf.constant(targets), mask, smoothing)
     assert float(actual) == pytest.approx(expected, rel=1e-5)
 

@@ -60,8 +60,7 @@ def test_speech_is_found_where_it_was_planted(noise, tmp_path):
         sound = voiced(end - start, 120, 1, 1, RATE)
         samples[int(start * RATE) : int(start * RATE) + len(sound)] += sound
     found = survey(write(tmp_path / "a.wav", samples))
-    edges = to_stretches(found.speech, found.frame_seconds) * found.frame_seconds
-    np.testing.assert_allclose(edges, spans, atol=0.03)
+    np.testing.assert_allclose(to_stretches(found.speech, found.frame_seconds) * found.frame_seconds, spans, atol=0.03)
 
 
 def test_short_silences_are_no_pauses_and_clicks_are_no_speech():

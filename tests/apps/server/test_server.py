@@ -257,8 +257,7 @@ def test_pages_have_valid_links_and_working_examples(live, tmp_path, monkeypatch
         Path("out.wav").unlink()
         subprocess.run(["sh", "-c", shell], check=True)
         assert is_alike(Path("out.wav").read_bytes()[44:], said[44:])
-    body = re.search(r"JSON.stringify\(\{(.*)\}\)", script)[1]
-    asked = json.loads("{" + re.sub(r"(\w+): ", r'"\1": ', body) + "}")
+    asked = json.loads("{" + re.sub(r"(\w+): ", r'"\1": ', re.search(r"JSON.stringify\(\{(.*)\}\)", script)[1]) + "}")
     assert f"{live.url}/v1/audio/speech" in script and live.ask("POST", "/v1/audio/speech", asked)[0] == 200
 
 
