@@ -62,14 +62,12 @@ class PlainParser(argparse.ArgumentParser):
         return arguments
 
     def parse_known_args(self, args=None, namespace=None):
-        """Parses known arguments like the base class, but rejects `--flag=--`, whose value argparse would drop."""
-        arguments, unknown = super().parse_known_args(args, namespace)
-        for action in self._actions:
-            value = getattr(arguments, action.dest, None) if action.option_strings else None
-            is_nothing = value == [] and value is not action.default and action.nargs is None
-            if is_nothing or (isinstance(value, list) and [] in value):
-                self.error(f"argument {action.option_strings[0]}: expected one argument")
-        return arguments, unknown
+        """Parses known arguments like the base class, but rejects `--flag=--`, which older versions of Python drop."""
+        for one in sys.argv[1:] if args is None else args:
+            flag, _, value = one.partition("=")
+            if value == "--" and flag in self._option_string_actions:
+                self.error(f"argument {flag}: expected one argument")
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Raises a `UserError` that rewords argparse's error `message` more clearly (see `_SENTENCES`)."""
