@@ -136,10 +136,10 @@ def test_recording_without_text_is_transcribed_corrected_and_moved_to_the_trash(
         page.wait(lambda: "what was heard" in page.find("data_clips").text, "texts", PATIENCE_SECONDS)
         page.click("data_clips", "[role=gridcell][aria-colindex='2']")
         cell = "[role=gridcell][aria-colindex='2']"
-        ActionChains(page.driver).double_click(page.find("data_clips", cell)).perform()
-        box = page.wait(lambda: page.find("data_clips", f"{cell} textarea, {cell} input"), "a box to edit")
-        box.send_keys(Keys.CONTROL, "a")
-        box.send_keys("corrected", Keys.ENTER)
+        boxes = lambda: page.find_all("data_clips", f"{cell} textarea, {cell} input")
+        edit = lambda: ActionChains(page.driver).double_click(page.find("data_clips", cell)).perform()
+        box = page.wait(lambda: boxes() or edit(), "a box to edit")[0]  # the table may be redrawn between the clicks
+        box.send_keys(Keys.CONTROL, "a", Keys.NULL, "corrected", Keys.ENTER)
         page.click("data_save")
         page.wait_value("data_saved", "changed: 1")
         lists = [path.read_text() for path in (home / "_data/talk").glob("metadata_*.csv")]
