@@ -195,11 +195,12 @@ def listen(
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
-    parts, reported = [], (began := time.monotonic())
+    parts, times, reported = [], [], (last := time.monotonic())
     for number, (clip, file) in enumerate(clips):
-        if time.monotonic() - reported >= 5.0:
-            reported = time.monotonic()
-            left = (reported - began) * (len(clips) / max(1, number) - 1) / 60
+        now = time.monotonic()
+        times, last = times + [now - last] * (now - last > 0.01), now  # cached results take no time
+        if now - reported >= 5.0:
+            reported, left = now, np.mean(times[-20:] or [0.0]) * (len(clips) - number) / 60
             tell(f"{number} of {len(clips)} clips checked, about {left:.1f} min left")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:

@@ -102,11 +102,13 @@ class Studio:
             flags += [f"--output={self.data.folder(name)}", f"--language={language}"]
             try:
                 yield from self.tasks.follow("data", "make-dataset", str(upload), *flags)
-            except UserError:
+            except UserError as error:
                 if not self.data.lists(folder := self.data.folder(name)):
                     shutil.rmtree(upload)
                     if not (folder.exists() or any(upload.parent.iterdir())):
                         upload.parent.rmdir()
+                if getattr(error, "key", "") == "was_cancelled":
+                    raise PageError("set_cancelled") from None
                 raise
 
     def preset(self, name: str | None, source: str | None, recipe: str | None = None) -> training_form.Preset:

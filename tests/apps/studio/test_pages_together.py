@@ -67,20 +67,20 @@ def test_start_waits_for_the_process_of_a_run_that_has_ended(tmp_path, monkeypat
 
 def test_a_recording_stays_if_another_of_its_name_is_refused(tmp_path, monkeypatch):
     def refuse(*arguments):
-        raise UserError("No speech.")
+        raise errors.pop()
         yield
 
-    studio, names = Studio(tmp_path), ("talk.wav", "talk.srt")
+    studio, names, errors = Studio(tmp_path), ("talk.wav", "talk.srt"), [PageError("was_cancelled"), UserError("No")]
     (folder := studio.data.recordings("set")).mkdir(parents=True)
     studio.data.folder("set").mkdir()
     for name in names:
         (tmp_path / name).write_text("new")
         (folder / name).write_text("old")
     monkeypatch.setattr(studio.tasks, "follow", refuse)
-    with pytest.raises(UserError, match="No speech"):
+    with pytest.raises(UserError, match="^No$"):
         list(studio.make_data_set("set", [str(tmp_path / name) for name in names], "en"))
     assert {path.name: path.read_text() for path in folder.iterdir()} == dict.fromkeys(names, "old")
-    with pytest.raises(UserError, match="No speech"):
+    with pytest.raises(UserError, match="are kept"):
         list(studio.make_data_set("other", [str(tmp_path / name) for name in names], "en"))
     assert not studio.data.recordings("other").exists() and len(studio.data.choices()) == 1
 
