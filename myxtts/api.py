@@ -320,5 +320,5 @@ def _config_of_source(source, requested):
     hub.check_model(source, "--init-from")
     brought = None if hub.is_hub_name(source) else read_config(hub.local_folder(source))
     if requested and brought and (size := brought.model.size) != requested:
-        raise ConfigError(f"--model-size {requested} contradicts the model in {printable(source)}, of size {size}.")
+        raise ConfigError(f"--model-size {requested} contradicts {printable(source)}, of size {size}. Leave it out.")
     return brought

@@ -68,8 +68,8 @@ def download_ljspeech(folder: str | Path, archive: Archive = LJSPEECH) -> Path:
     except (OSError, EOFError, ValueError, tarfile.TarError) as error:
         if not isinstance(error, OSError) or part.is_file() and not part.stat().st_size:
             part.unlink(missing_ok=True)  # the file is empty or is not the archive
-        kept = f" The partial download is kept in {part}; run the same command again." * part.exists()
-        raise CorpusError(f"{archive.url} could not be downloaded to {folder}: {error}.{kept}") from error
+        kept = f" The partial download is kept in {part}." * part.exists()
+        raise CorpusError(f"Download of {archive.url}: {error}.{kept} Retry, or unpack it in {folder}.") from error
     return folder
 
 

@@ -60,7 +60,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
     if not gpus:
         return [{}] * count
     if not (share := len(gpus) // count):
-        raise DeviceError(f"--workers must be at most {len(gpus)}, the number of GPUs seen, not {count}.")
+        raise DeviceError(f"--workers {count} exceeds the {len(gpus)} GPUs seen. Check CUDA_VISIBLE_DEVICES.")
     found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
     return found
@@ -201,8 +201,8 @@ def _configure_gpus(tf, plan, narrowed):
     """Sets memory growth or limits for the plan's GPUs. Hides other GPUs; if `narrowed`, they are already hidden."""
     physical = tf.config.list_physical_devices("GPU")
     if narrowed and len(physical) != len(plan.visible):
-        needed = counted(len(plan.visible), "GPU")
-        raise DeviceError(f"TensorFlow must see {needed}. It sees {len(physical)}. Install tensorflow[and-cuda].")
+        seen = f"{counted(len(plan.visible), 'GPU')}. It sees {len(physical)}"
+        raise DeviceError(f"TensorFlow must see {seen}. Check CUDA_VISIBLE_DEVICES, or install tensorflow[and-cuda].")
     chosen = physical if narrowed else [physical[index] for index in plan.visible]
     tf.config.set_visible_devices(chosen, "GPU")
     for index, gpu in zip(plan.visible, chosen):

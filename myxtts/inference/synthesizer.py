@@ -272,8 +272,8 @@ class Synthesizer:
         voice does not exist or belongs to another model."""
         if voice is None:
             if not (voice := self.folder and default_speaker(self.folder, get_language(language).code)):
-                names = ", ".join(self.speakers[:3]) or "none"
-                raise SpeechError(f"No voice given. Give recordings, a .voice file or one of the speakers ({names}).")
+                own = f", a speaker such as {self.speakers[0]}" if self.speakers else ""
+                raise SpeechError(f"No voice given. Give recordings{own} or a .voice file.")
         if isinstance(voice, Voice):
             return voice.checked("The given voice", *self._voice_shapes)
         if isinstance(voice, list) and len(voice) == 1 and isinstance(voice[0], str | Path):

@@ -32,6 +32,9 @@ from myxtts.training.watching.callbacks import Callback, MetricsWriter
 
 logger = logging.getLogger(__name__)
 
+_ITS_DVAE = "Give that DVAE's run as --checkpoint-dir, or as --init-from with --tune gpt."
+_OTHER = "Give the same --model-size and data, another --checkpoint-dir, or --reset-training without --stage."
+
 
 def open_together(config: XTTSConfig, workers: Workers, notify: Callable[..., Any]) -> tuple[SpeechDataset, list]:
     """Opens a run on all workers: the chief calls `open_run`, the others read the recordings with the chief's settings.
@@ -97,7 +100,7 @@ def open_run(
         notify("on_needs", needs)
     shards = config.data.prepared or config.data.val_prepared
     if shards and not config.data.augment and any(work.stage == "dvae" and work.trains for work in works):
-        raise ConfigError(f"--prepared {shards} needs its DVAE (--init-from); this run would train its own.")
+        raise ConfigError(f"--prepared {shards} needs its DVAE. {_ITS_DVAE}")
     if needs is not None and (times := try_run(works, dataset, needs, notify)):
         notify("on_trial", times)
     if is_plan:
@@ -132,7 +135,7 @@ def check_same_model(before: ModelConfig, config: XTTSConfig, reset: Sequence[st
     there, here = (shape_settings(model, kept) for model in (before, config.model))
     if differing := [name for name in here if there[name] != here[name]]:
         shown = "; ".join(f"{name} {there[name]} there, {here[name]} here" for name in differing[:3])
-        raise ConfigError(f"{home} contains a run of another model: {shown}. Give another --checkpoint-dir.")
+        raise ConfigError(f"{home} contains a run of another model: {shown}. {_OTHER}")
 
 
 def open_stage(stage: str, plan: DevicePlan, dataset: SpeechDataset) -> tuple[StageTrainer, list]:

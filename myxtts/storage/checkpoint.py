@@ -121,7 +121,9 @@ def read_manifest(folder: Path) -> dict[str, dict]:
     if not isinstance(entries, dict) or manifest.get("blake2b") != _manifest_digest(manifest.get("format"), entries):
         raise CheckpointError(f"{path} is damaged: it is not a list of files with the right checksum.")
     if (number := manifest["format"]) != FORMAT:
-        raise CheckpointVersionError(f"{folder} has checkpoint format {number}; this MyXTTS reads format {FORMAT}.")
+        raise CheckpointVersionError(
+            f"{folder} has checkpoint format {number}; this reads format {FORMAT}. Update MyXTTS."
+        )
     for name, entry in entries.items():
         if not (isinstance(entry, dict) and entry.keys() == {"bytes", "blake2b"} and _PLAIN_NAME.fullmatch(name)):
             raise CheckpointError(f"{path} names {name!r}, which cannot be a checkpoint's file. Nothing was opened.")

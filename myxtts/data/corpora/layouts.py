@@ -194,7 +194,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
     if place.list_path and place.list_path.name != path.name or not folder.has(place.path, path.name, "text"):
         return
     if folder.has(place.path, "segments"):
-        raise CorpusError(f"{place.path} has segments. Cut them first (Kaldi: extract_wav_segments_data_dir.sh).")
+        raise CorpusError(f"Cut the clips of {place.path}/segments first (Kaldi: extract_wav_segments_data_dir.sh).")
 
     def pairs(name):
         """Returns `[first word, rest of the line]` for each line of a file. A missing part is ""."""

@@ -23,6 +23,7 @@ RELEASED_NAMES: dict[str, str] = _TABLES["files"]
 """File names in Coqui's releases of XTTS, by field of `conversion.CoquiFiles`."""
 _RELEASED: dict[str, Any] = _TABLES["sampling"] | _TABLES["conditioning"] | {"model_args": {}}
 """Settings of XTTS v2, as in its `config.json`. They are the defaults for settings that a checkpoint lacks."""
+_SUPPORTED = "Supported are converted models, the sizes normal and big, and small with decoder_type hifigan."
 
 
 def read_settings(path: Path | None, stored: Any) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def coqui_settings(config: XTTSConfig, languages: Iterable[str]) -> dict[str, An
     fixed = {name: (getattr(model, name), getattr(released, name)) for name in _TABLES["shapes by design"]}
     fixed["conditioning_heads"] = model.conditioning_heads, model.heads
     if wrong := [f"model.{name} is {value} and not {only}" for name, (value, only) in fixed.items() if value != only]:
-        raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}.")
+        raise CheckpointError(f"coqui-tts does not support this model's shape: {', '.join(wrong)}. {_SUPPORTED}")
     arguments = {f"gpt_{name}": getattr(model, name) for name in _TABLES["gpt arguments"]} | {
         "gpt_n_model_channels": model.width,
         "gpt_n_heads": model.heads,
