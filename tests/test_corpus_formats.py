@@ -230,7 +230,7 @@ def test_commands_in_kaldi_folders_are_never_run_and_segments_are_refused(tmp_pa
     inspect_corpus(corpus)
     assert not (tmp_path / "ran").exists()
     text(tmp_path / "segments", "utt-a rec 0 1\n")
-    with pytest.raises(CorpusError, match="segments.*Cut them first"):
+    with pytest.raises(CorpusError, match="segments"):
         load_corpus(tmp_path)
 
 

@@ -162,7 +162,7 @@ def test_each_launched_worker_sees(machine_, flags, seen, machine, monkeypatch, 
 def test_more_workers_than_gpus_are_refused(machine, capsys):
     machine(1)
     assert main(["launch", "--workers", "2", "--", "train"]) == 2
-    assert "--workers must be at most 1, the number of GPUs" in capsys.readouterr().err
+    assert "--workers must be at most 1" in capsys.readouterr().err
 
 
 def test_single_mode_takes_one_gpu_and_lets_it_grow(machine, capsys):

@@ -101,7 +101,7 @@ def test_corpus_is_unpacked_into_the_folder_and_reused(tmp_path, server, known):
 def test_interrupted_download_is_resumed(tmp_path, server, known, monkeypatch, cut, ranges):
     monkeypatch.setattr(download, "_CHUNK_BYTES", 32)  # the incomplete last chunk is lost
     server.cut, server.ranges = cut, ranges
-    refused(tmp_path / "data", known, "partial download .* again")
+    refused(tmp_path / "data", known, "partial download")
     assert names(tmp_path) == {PART}
     had = (tmp_path / PART).stat().st_size
     assert (tmp_path / PART).read_bytes() == server.content[:had] and 0 < had < len(server.content)

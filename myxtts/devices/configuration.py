@@ -60,7 +60,7 @@ def divide_gpus(count: int, virtual_devices: int | None = None) -> list[dict[str
     if not gpus:
         return [{}] * count
     if not (share := len(gpus) // count):
-        raise DeviceError(f"--workers {count} exceeds the {len(gpus)} GPUs seen. Check CUDA_VISIBLE_DEVICES.")
+        raise DeviceError(f"--workers must be at most {len(gpus)} (GPUs), not {count}. Check CUDA_VISIBLE_DEVICES.")
     found = [_showing(gpu.id for gpu in gpus[share * n : share * (n + 1)]) for n in range(count)]
     say(f"CUDA_VISIBLE_DEVICES of each worker: {' | '.join(own['CUDA_VISIBLE_DEVICES'] for own in found)}")
     return found
