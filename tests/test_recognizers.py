@@ -34,8 +34,9 @@ class WhisperModel:
 def server(tmp_path, monkeypatch):
     """A hub with Whisper base, for a user with faster-whisper and an empty cache."""
     package = importlib.util.module_from_spec(importlib.machinery.ModuleSpec("faster_whisper", None))
-    package.WhisperModel = WhisperModel
-    monkeypatch.setitem(sys.modules, "faster_whisper", package)
+    package.WhisperModel, package.get_cuda_device_count = WhisperModel, lambda: 0
+    for name in ("faster_whisper", "ctranslate2"):
+        monkeypatch.setitem(sys.modules, name, package)
     with SmallHub() as small:
         small.repositories[NAME] = FILES | {"README.md": b"---\nlicense: mit\n---\n", "a.wav": b"no part of it"}
         use_hub(monkeypatch, small.url, tmp_path / "hf")

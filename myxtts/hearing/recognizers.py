@@ -126,10 +126,12 @@ class Whisper:
     """Whisper recognizer that runs in faster-whisper. `thorough` enables beam search and, if available, a GPU."""
 
     def __init__(self, folder: Path, thorough: bool = False):
+        from ctranslate2 import get_cuda_device_count
         from faster_whisper import WhisperModel
 
+        on_gpu = thorough and get_cuda_device_count()
+        how = dict(device="cuda") if on_gpu else dict(device="cpu", compute_type="int8", cpu_threads=int(not thorough))
         try:
-            how = dict(device="auto") if thorough else dict(device="cpu", compute_type="int8", cpu_threads=1)
             self._model = WhisperModel(str(folder), local_files_only=True, **how)
         except (RuntimeError, ValueError) as error:
             raise UserError(f"--recognizer {folder} cannot be opened: {str(error).splitlines()[0]}.") from None

@@ -52,8 +52,7 @@ def test_mel_cepstral_distortion_equals_librosas_mel_and_alignment():
 
 def test_pitch_equals_the_pitch_of_the_buzz():
     hertz = 110 * 2 ** (0.5 * np.sin(2 * np.pi * np.arange(RATE) / RATE))
-    phase = 2 * np.pi * np.cumsum(hertz) / RATE
-    samples = sum(np.sin(k * phase) / k for k in range(1, 12)) * 0.1
+    samples = sum(np.sin(k * 2 * np.pi * np.cumsum(hertz) / RATE) / k for k in range(1, 12)) * 0.1
     samples = np.concatenate([samples, 0.01 * np.random.default_rng(0).standard_normal(RATE // 2)]).astype(np.float32)
     found = contour_of(samples, RATE).f0
     voiced_frames = slice(3, RATE // HOP_SAMPLES - 3)
