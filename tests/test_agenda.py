@@ -102,7 +102,7 @@ def test_named_stage_with_dependents_is_refused_before_anything_is_changed(tiny_
     settings = (home / "config.json").read_text()
     with pytest.raises(UserError) as refusal:
         train(settings_of(tiny_corpus, home, steps=2, stage="dvae"))
-    named = ("training.stage", "from step 1 to 2", "gpt was trained on it", "--reset-training --stage dvae")
+    named = ("training.stage", "1 of 2 steps", "gpt was trained on it", "--reset-training --stage dvae")
     assert all(words in str(refusal.value) for words in named)
     assert all(path.read_bytes() == content for path, content in before.items())
     assert (home / "config.json").read_text() == settings

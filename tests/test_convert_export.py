@@ -90,7 +90,7 @@ def test_a_run_without_a_part_or_with_the_other_decoder_is_refused(own_run, tmp_
     folder, _ = own_run
     incomplete = shutil.copytree(folder, tmp_path / "incomplete", ignore=shutil.ignore_patterns("speaker"))
     assert convert("--to-coqui", incomplete, "--output", tmp_path / "no" / "model.pth") == 2
-    assert "has no speaker" in (error := capsys.readouterr().err) and "--stage speaker" in error
+    assert "needs the speaker" in (error := capsys.readouterr().err) and "--stage speaker" in error
     settings = read_json(folder / "config.json")
     settings["model"]["decoder_type"] = "istft"
     shutil.copytree(folder, tmp_path / "other")

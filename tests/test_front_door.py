@@ -120,7 +120,7 @@ def test_configuration_is_the_same_after_a_file(tmp_path):
 
 @pytest.mark.parametrize("flags", [dict(language="de"), dict(sample_languages="de", train_data="x")])
 def test_languages_for_the_wrong_recordings_are_refused_unless_a_configuration_has_them(flags, monkeypatch):
-    with pytest.raises(ConfigError, match="^--(language|sample-languages) is "):
+    with pytest.raises(ConfigError, match="--(language|sample-languages) "):
         myxtts.train(**flags)
     monkeypatch.setattr("myxtts.runs.setup.check_request", mock.Mock(side_effect=UserError("set up")))
     values = {name: (value,) if name == "sample_languages" else value for name, value in flags.items()}

@@ -141,7 +141,9 @@ def make_agenda(
         because, restart = work.obstacle
         if work.stage in taken:
             raise UserError(f"--stage {work.stage} with --init-from needs --tune {','.join(TUNABLE)}: {because}.")
-        raise UserError(f"--stage {work.stage} stays at step {work.step} of {work.total}: {because}. {restart}.")
+        raise UserError(
+            f"--stage {work.stage} (training.stage) stays at {work.step} of {work.total} steps: {because}. {restart}."
+        )
     return [work]
 
 

@@ -84,7 +84,7 @@ class StoredTensors(Mapping):
             raise KeyError(name)
         dtype = self._file.get_slice(name).get_dtype()
         if dtype not in _DTYPES:
-            raise CheckpointError(f"{self.path} has the data type {dtype!r} instead of float32 or whole numbers.")
+            raise CheckpointError(f"{self.path} cannot be read: it has {dtype!r}, not float32 or whole numbers.")
         try:
             return self._file.get_tensor(name)
         except (SafetensorError, ValueError) as error:  # a file that was truncated since, or more than 64 axes
