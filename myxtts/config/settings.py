@@ -164,7 +164,8 @@ class Settings:
 
 def nearest(name: str, names: Collection[str]) -> str:
     """Returns a hint for a message about an unknown name: the most similar of `names`, or all if none is similar."""
-    close = difflib.get_close_matches(name[:100], names, n=1)
+    # Flags have two equal characters: --lr is not near to --help.
+    close = difflib.get_close_matches(name[:100], names, n=1, cutoff=0.7 if name.startswith("--") else 0.6)
     return f" Did you mean {close[0]}?" if close else f" Known: {', '.join(names)}."
 
 
