@@ -76,7 +76,7 @@ def _assign(weights, arrays, where):
 
 def _check_finite(weights, where):
     if bad := [name for name, variable in weights.items() if not np.isfinite(shared_array(variable)).all()]:
-        raise CheckpointError(f"{where} has NaN in {len(bad)} weights, such as {bad[0]}. Try --which, or train again.")
+        raise CheckpointError(f"{where} has NaN or infinity in {len(bad)} weights, such as {bad[0]}. Try --which.")
 
 
 def save_to_preset(model: XTTS, folder: str | PathLike) -> None:
