@@ -183,7 +183,7 @@ def test_mismatched_shards_and_runs_are_refused(run, shards, tmp_path, tiny_corp
     with pytest.raises(UserError, match="nowhere is missing"):
         prepared.by_path([replace(clip, id="nowhere")])
     fresh = tiny_run_config(tiny_corpus, tmp_path / "fresh", data={"augment": False})
-    with pytest.raises(UserError, match="this run would train its own"):
+    with pytest.raises(UserError, match="needs its DVAE"):
         open_run(with_prepared(fresh, shards))
     monkeypatch.setattr("myxtts.storage.files.MAX_JSON_BYTES", 99)  # an index of many clips is larger
     assert read_index(shards, 0, 1, prepared.dvae)

@@ -272,7 +272,7 @@ class Synthesizer:
         voice does not exist or belongs to another model."""
         if voice is None:
             if not (voice := self.folder and default_speaker(self.folder, get_language(language).code)):
-                own = f", a speaker such as {self.speakers[0]}" if self.speakers else ""
+                own = f", one of the speakers ({', '.join(self.speakers[:3])})" if self.speakers else ""
                 raise SpeechError(f"No voice given. Give recordings{own} or a .voice file.")
         if isinstance(voice, Voice):
             return voice.checked("The given voice", *self._voice_shapes)
