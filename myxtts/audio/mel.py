@@ -141,7 +141,8 @@ class MelSpectrogram:
         wav = ops.convert_to_tensor(wav, "float32")
         before, after = win_length // 2, win_length - win_length // 2
         fits = wav.shape[1] is None or wav.shape[1] > before
-        require(fits, "A waveform", f"longer than half a window, {before} samples", wav.shape[1], error=ValueError)
+        rule = f"longer than half a window, {before} samples"
+        require(fits, "A waveform", rule, wav.shape[1], "Pad it with zeros.", ValueError)
         if spec.preemphasis:
             wav = wav - spec.preemphasis * ops.concatenate([wav[:, 1:2], wav[:, :-1]], axis=1)
         num_frames = 1 + ops.shape(wav)[1] // hop_length

@@ -202,7 +202,7 @@ class TrainingConfig(Settings):
             rule = f"from 0 to {count - 1}, the index of this worker in --workers" if count else "0 without --workers"
             self.check("worker_index", 0 <= self.worker_index < max(1, count), rule)
         if self.workers and self.automatic_batch_size:
-            raise ConfigError("--batch-size auto cannot be used with --workers. Find the size on one machine.")
+            raise ConfigError("--batch-size auto cannot be used with --workers. Multiply one machine's size.")
         for name, stage in self.stages.items():
             can_crop = stage.crop_seconds is None or name not in STAGES or STAGES[name].can_crop
             hint = "The slice of a clip would not match its text."

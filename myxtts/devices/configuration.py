@@ -177,7 +177,7 @@ def _require_build(tf, accelerator):
     built_with = {"cuda": tf.test.is_built_with_cuda, "rocm": tf.test.is_built_with_rocm}
     if accelerator in built_with and not built_with[accelerator]():
         name = accelerator_variable()
-        raise DeviceError(f"{name}={accelerator} needs a TensorFlow built with {accelerator}. Or use auto or cpu.")
+        raise DeviceError(f"{name}={accelerator} needs a TensorFlow built with {accelerator}. Set it to auto or cpu.")
 
 
 def _narrow_environment(plan):

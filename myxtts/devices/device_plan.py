@@ -172,7 +172,8 @@ def _check_request(request):
     _require(paired == bool(models), f"{rule} Add the other, or leave it out to train on one device.")
     rule = f"{variable}={accelerator} demands a GPU, but --virtual-devices are CPU devices. Leave one of them out."
     _require(not virtual or accelerator in ("auto", "cpu"), rule)
-    _require(accelerator != "cpu" or not paired or virtual, f"{variable}=cpu forbids {pair} without --virtual-devices.")
+    fits = accelerator != "cpu" or not paired or virtual
+    _require(fits, f"{variable}=cpu forbids the GPUs of {pair}. Unset it, or add --virtual-devices 2.")
     rule = f"--enable-memory-isolation needs {pair}, which may name the same GPU. Received: neither."
     _require(not request.memory_isolation or paired or virtual, rule)
     are_given = not all(isinstance(one, Default) for one in (request.data_gpu_memory, request.model_gpu_memory))

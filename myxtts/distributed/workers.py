@@ -214,7 +214,7 @@ def require_free_port(training: TrainingConfig) -> None:
             socket.create_server(("", int(addresses[index].rpartition(":")[2]))).close()
         except OSError as error:
             reason = os.strerror(error.errno)
-            raise UserError(f"Worker {index} ({addresses[index]}) cannot listen: {reason}. Change its port.") from None
+            raise UserError(f"Worker {index} ({addresses[index]}) cannot listen: {reason}. Change --workers.") from None
 
 
 @contextmanager

@@ -130,4 +130,5 @@ def check_claims(model: ModelConfig, stores: "Mapping[str, CheckpointStore]") ->
             claimed = FLOAT * parts.count_decoder(model)
         most, held = claimed / 2**20, file.stat().st_size / 2**20
         if most > 4 * held + 1:  # weights may be kept in half precision
-            raise CheckpointError(f"config.json describes a {part} of {most:,.0f} MB, but {file} has {held:,.0f} MB.")
+            sizes = f"{most:,.0f} MB, but {file} has {held:,.0f} MB"
+            raise CheckpointError(f"config.json describes a {part} of {sizes}. Use the one written with these weights.")

@@ -142,7 +142,8 @@ def make_agenda(
         if work.stage in taken:
             raise UserError(f"--stage {work.stage} with --init-from needs --tune {','.join(TUNABLE)}: {because}.")
         raise UserError(
-            f"--stage {work.stage} (training.stage) stays at {work.step} of {work.total} steps: {because}. {restart}."
+            f"--stage {work.stage} (training.stage) stays at {work.step} of {work.total} steps: {because}. Leave out "
+            f"--stage to continue with the last stage, or give another --checkpoint-dir; {restart}."
         )
     return [work]
 

@@ -198,9 +198,9 @@ def listen(
     parts, times, reported = [], [], (last := time.monotonic())
     for number, (clip, file) in enumerate(clips):
         now = time.monotonic()
-        times, last = times + [now - last] * (now - last > 0.01), now  # cached results take no time
+        times, last = (times + [now - last] * (now - last > 0.01))[-20:], now  # cached results take no time
         if now - reported >= 5.0:
-            reported, left = now, np.mean(times[-20:] or [0.0]) * (len(clips) - number) / 60
+            reported, left = now, np.mean(times or [0.0]) * (len(clips) - number) / 60
             tell(f"{number} of {len(clips)} clips checked, about {left:.1f} min left")
         samples, rate = soundfile.read(file, dtype="float32")
         if options.recognizer:

@@ -69,7 +69,8 @@ def make_dataset(
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
             folder.add(record)
-            known |= {digest} if clips_of([record]) else set()
+            if clips_of([record]):
+                known.add(digest)
             tell(describe(record))
         write_report(folder.path, records := folder.records())
     return records

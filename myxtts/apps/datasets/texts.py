@@ -69,7 +69,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     a transcript and `options` have no aligner."""
     if text is None:
         if options.recognizer is None:
-            raise UserError(f"{recording} has no text in {options.language}. Give subtitles or --recognizer.")
+            raise UserError(f"{recording} has no {options.language} text. Give --language, subtitles or --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)
@@ -204,7 +204,8 @@ def synchronize(
     offset, drift, matched = _fit(times, starts, ends)
     chance = _fit(np.sort(times.max() - times[:, ::-1], axis=0), starts, ends)[2]
     if count >= TELLING and matched <= chance + 0.12 + 0.6 / np.sqrt(count):
-        raise UserError(f"{path} does not belong to the recording: {matched:.0%} of cues fit, {chance:.0%} by chance.")
+        shares = f"{matched:.0%} of cues fit, {chance:.0%} by chance"
+        raise UserError(f"{path} does not belong to the recording, or is mistimed: {shares}.")
     moved = times * (1 + drift) + offset
     late = _nearest(moved[:, 1], ends)
     near = late[np.abs(late) < 1.0]

@@ -32,7 +32,7 @@ def fetch_package(package: dict[str, Any]) -> Path:
                 subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL)
                 shutil.copyfile(next(Path(folder).glob("*.tgz")), temporary)
         except (FileNotFoundError, subprocess.CalledProcessError, StopIteration) as error:
-            raise UserError(f"npm (Node.js) cannot download {release}. Save it (`npm pack`) as {path}.") from error
+            raise UserError(f"npm (Node.js) is missing or fails: save {release} (`npm pack`) as {path}.") from error
     with open(path, "rb") as file:
         digest = base64.b64encode(hashlib.file_digest(file, "sha512").digest()).decode()
     if digest != package["integrity"]:
