@@ -69,7 +69,7 @@ def read_text(recording: Path, text: Path | None, options: Namespace) -> list[Pi
     a transcript and `options` have no aligner."""
     if text is None:
         if options.recognizer is None:
-            raise UserError(f"{recording} has no {options.language} text. Give --language, subtitles or --recognizer.")
+            raise UserError(f"{recording} has no text ({options.language}). Add --language, subtitles or --recognizer.")
         return []
     if is_subtitles(text):
         return read_subtitles(text)
