@@ -50,8 +50,7 @@ def draw_change(rows: int, num_mels: int, seed: Any, position: Any, on: Any, sha
     numbers = draw_rows(draw, (rows, 2 + EQUALIZER_CURVES), [seed, position], share=share)
     band = (tf.range(num_mels, dtype=tf.float32) + 0.5) / num_mels
     curves = tf.cos(math.pi * band[None] * tf.range(1.0, EQUALIZER_CURVES + 1.0)[:, None])
-    offset = GAIN_NEPERS * numbers[:, 1:2] + 0.25 * tf.matmul(numbers[:, 2:], curves)
-    return Change(numbers[:, 0], offset[:, None])
+    return Change(numbers[:, 0], (GAIN_NEPERS * numbers[:, 1:2] + 0.25 * tf.matmul(numbers[:, 2:], curves))[:, None])
 
 
 def limit_speed(speed: tf.Tensor, lengths: tf.Tensor, room: Any) -> tf.Tensor:

@@ -105,8 +105,7 @@ def open_port(flag: str, host: str, port: int) -> socket.socket:
     """Returns a socket that listens on `port` (0: any free port). Raises `UserError` if the port cannot be used."""
     require(0 <= port <= 65535, flag, "0 to 65535", port)
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host.strip("[]"), port), family=family)
+        return socket.create_server((host.strip("[]"), port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (TypeError, UnicodeError):
         raise UserError(f"{flag.replace('port', 'host')} must be an address or host name. Received: {host}.") from None
     except OSError as error:

@@ -23,6 +23,8 @@ NOISE = (
     r"^To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags",
     r"^E[0-9]{4} .*] Unable to register cu(DNN|FFT|BLAS) factory",
     r"^E[0-9]{4} .*] oneDNN supports DT_[A-Z0-9]+ only on platforms with AVX-512",
+    r"^(\[src/libmpg123/|Note: (Illegal Audio-MPEG-Header|Trying to resync|Skipped [0-9]+ bytes)|Warning: Xing stream)",
+    r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+] \[",  # CTranslate2
 )
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"

@@ -33,7 +33,7 @@ _SAME_SOUND = str.maketrans("أإۀሃሐሑሒሓሔሕሖኀኁኂኃኄኅኆ
 
 Recognizer = Callable[[np.ndarray, int, str], str]
 """Function of samples `(S,)`, sample rate in Hz and language code that returns the recognized text. `Whisper` also has
-methods for word times (`words`) and probabilities (`scored`). `Pocketsphinx` also has `words`."""
+methods for word times (`words`), probabilities (`scored`) and the `language`. `Pocketsphinx` also has `words`."""
 
 
 class Listening:
@@ -148,13 +148,18 @@ class Whisper:
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
         word_probability, word = min(words, default=(1.0, ""))
-        mean_log = min((segment.avg_logprob for segment in found), default=0.0)
-        return text, float(np.exp(mean_log)), word, word_probability
+        return text, float(np.exp(min((segment.avg_logprob for segment in found), default=0.0))), word, word_probability
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
         """Transcribes `(S,)` samples into words. Their start and end times are accurate to about 0.1 s."""
         found = self._hear(samples, sample_rate, language, word_timestamps=True)
         return [Word(one.word.strip(), one.start, one.end) for segment in found for one in segment.words or ()]
+
+    def language(self, samples: np.ndarray, sample_rate: int, language: str) -> tuple[str, float]:
+        """Detects the language of `(S,)` samples, up to 30 s; returns its code and its probability. An English-only
+        model cannot, and returns the given `language`."""
+        is_able = self._model.model.is_multilingual
+        return self._model.detect_language(at_rate(samples, sample_rate))[:2] if is_able else (language, 1.0)
 
     def _hear(self, samples, sample_rate, language, **more):
         language = language.partition("-")[0] if self._model.model.is_multilingual else "en"

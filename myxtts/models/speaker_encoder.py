@@ -108,8 +108,7 @@ class AttentiveStatisticsPooling(Layer):
         self.score = dense(width, attention_width, "score", self.dtype_policy)
 
     def call(self, x: Tensor, training=False) -> Tensor:
-        score = self.score(self.norm(self.hidden(x), training=training))
-        weight = ops.softmax(ops.cast(score, "float32"), axis=1)
+        weight = ops.softmax(ops.cast(self.score(self.norm(self.hidden(x), training=training)), "float32"), axis=1)
         x = ops.cast(x, "float32")
         mean = ops.sum(weight * x, axis=1)
         variance = ops.sum(weight * ops.square(x), axis=1) - ops.square(mean)
@@ -137,8 +136,7 @@ class SpeakerEncoder(Layer):
             bands = -(-bands // 2) if group else bands
             for i in range(count):
                 stride = 2 if group and not i else 1
-                block = ResidualBlock(channels, width, stride, dtype=dtype, name=f"group_{group}_block_{i}")
-                self.blocks.append(block)
+                self.blocks.append(ResidualBlock(channels, width, stride, dtype=dtype, name=f"group_{group}_block_{i}"))
                 channels = width
         pooled = bands * channels
         self.pooling = AttentiveStatisticsPooling(pooled, dtype=dtype, name="pooling")

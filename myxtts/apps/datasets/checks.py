@@ -15,6 +15,7 @@ import soundfile
 
 from myxtts.apps.datasets.recording import Survey
 from myxtts.apps.datasets.texts import count_letters, one_line
+from myxtts.config.checks import UserError
 from myxtts.hearing.networks import unit
 from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
@@ -23,6 +24,7 @@ from myxtts.storage.files import append_line, digest_bytes
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper itself rejects results below 0.37
 _DOUBTFUL_WORD = 0.4  # flags 34 % of 90 natural clips; 81 % of the flagged clips have a wrong word (Whisper base)
+_CERTAIN_LANGUAGE = 0.9  # probability; a speaker of VCTK with an accent was taken for Welsh with 0.6
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
 
 
@@ -160,8 +162,8 @@ def _mean_level(levels):
 def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
     """Wraps a recognizer to cache its results in the file `path`, so that a resumed run does not recompute them.
 
-    The wrapper has the methods `words` and `scored` if `recognizer` has them. `name` identifies the recognizer in the
-    file, so that the results of another recognizer are not used.
+    The wrapper has the methods `words`, `scored` and `language` if `recognizer` has them. `name` identifies the
+    recognizer in the file, so that the results of another recognizer are not used.
     """
     known = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
@@ -179,6 +181,8 @@ def cached(recognizer: Recognizer, path: Path, name: str) -> Recognizer:
     hear = partial(recall, "text", recognizer)
     if hasattr(recognizer, "scored"):
         hear.scored = partial(recall, "scored by word", recognizer.scored)
+    if hasattr(recognizer, "language"):
+        hear.language = partial(recall, "language", recognizer.language)
     if hasattr(recognizer, "words"):
         words = lambda *audio: [(one.text, float(one.start), float(one.end)) for one in recognizer.words(*audio)]
         hear.words = lambda *audio: [Word(*one) for one in recall("words", words, *audio)]
@@ -192,9 +196,13 @@ def listen(
 
     If `needs_text`, the recognizer provides the texts of the clips; otherwise, it checks the given texts. `options` are
     from `command.open_options`. A check is skipped if its model in `options` is None. `tell` prints progress.
+
+    Raises `UserError` if the recordings are to be transcribed as English, but are in another language.
     """
     if not (options.recognizer or options.dnsmos or options.encoder):
         return
+    if needs_text and clips:
+        _refuse_translation([file for _, file in clips], options)
     parts, times, reported = [], [], (last := time.monotonic())
     for number, (clip, file) in enumerate(clips):
         now = time.monotonic()
@@ -228,6 +236,18 @@ def listen(
         _compare_voices(parts)
     if needs_text and options.recognizer:
         judge([clip for clip, _ in clips if not clip.reason], options.min_snr)
+
+
+def _refuse_translation(files, options):
+    """Raises `UserError` if the language is English, but clips of the whole recording are in another one: Whisper would
+    translate them into fluent English, which no other check doubts."""
+    if options.language.partition("-")[0] != "en" or not hasattr(options.recognizer, "language"):
+        return
+    chosen = files[:: max(1, len(files) // 5)][:5]
+    speech = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in chosen])
+    code, probability = options.recognizer.language(speech, soundfile.info(chosen[0]).samplerate, options.language)
+    if code[:2] != "en" and probability > _CERTAIN_LANGUAGE:
+        raise UserError(f"{options.recording} sounds like {code}, not like en, the default. Give --language {code}.")
 
 
 def share_alike(text: str, heard: str) -> float:

@@ -12,6 +12,7 @@ from myxtts.cli.arguments import PlainParser, add_options, keywords
 from myxtts.cli.errors import exits_with_sentence, language_code
 from myxtts.config.checks import UserError, counted, printable, read_toml, require
 from myxtts.data.corpora import TextsMissing, refuse_other_kinds
+from myxtts.devices.tensorflow_start import filter_native_errors
 from myxtts.storage.files import AnyPath
 
 COMMAND = read_toml(__file__, "options.toml")
@@ -27,8 +28,10 @@ def build_parser() -> PlainParser:
 @exits_with_sentence
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `myxtts make-dataset`; returns the exit code."""
+    arguments = build_parser().parse_args(argv)
+    filter_native_errors()
     try:
-        print(_make(build_parser().parse_args(argv)))
+        print(_make(arguments))
     except KeyboardInterrupt:
         print("Finished recordings are in the set. Repeat the command to continue.", file=sys.stderr)
         raise

@@ -64,7 +64,7 @@ def make_dataset(
             aligns = text and not is_subtitles(text) and options.aligner is options.recognizer
             recognizer = None if aligns else keep(options.recognizer, options.recognizer_name)
             aligner = keep(options.aligner, options.aligner_name)
-            caching = Namespace(**vars(options) | dict(recognizer=recognizer, aligner=aligner))
+            caching = Namespace(**vars(options) | dict(recognizer=recognizer, aligner=aligner, recording=path))
             record = _write_source(folder, identity, LongAudio(path), text, pieces[path], caching, say)
             record |= {"id": identity, "name": path.name, "digest": digest}
             folder.hold_back(record, options.validation_share, options.seed)
@@ -148,8 +148,7 @@ def plan_source(
         else:
             pieces = find_sentences(options.aligner, audio, surveyed, spoken, pieces, options.language)
         atoms = align(starts, ends, pieces)
-        is_telling = is_subtitles(text) or len(pieces) >= TELLING
-        if is_telling and not fits_speech(atoms, starts, ends, len(pieces), shift):
+        if (is_subtitles(text) or len(pieces) >= TELLING) and not fits_speech(atoms, starts, ends, len(pieces), shift):
             raise UserError(f"{text} does not belong to the recording: its texts do not fit the speech.")
         if unspoken := [atom.text for atom in atoms if atom.first == atom.last]:
             notes.append(f"{counted(len(unspoken), 'text')} not spoken in the recording, such as: {unspoken[0][:60]}")

@@ -159,8 +159,7 @@ class Speaker:
                 job.put(None)
                 return
             if (waiting := len(self._waiting)) >= self.max_waiting + self._most_texts - len(self._running):
-                ahead = (waiting + len(self._running)) / self._most_texts
-                seconds = max(1, math.ceil(ahead * self._text_seconds))
+                seconds = max(1, math.ceil((waiting + len(self._running)) / self._most_texts * self._text_seconds))
                 raise ApiError(
                     429, f"{waiting} texts are waiting. Try again in {seconds} s.", None, "queue_full", seconds
                 )

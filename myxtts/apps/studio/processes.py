@@ -2,7 +2,6 @@
 
 import glob
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -32,8 +31,6 @@ FIGURES = ("loss", "avg_ms", "stall", "host_mb", "model_gpu_mb")
 """Measurements in `metrics.jsonl` that the page shows, in this order."""
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
 """Exit codes of a process after SIGTERM: killed by the signal, or ended by its own handler."""
-FOREIGN = re.compile(r"\[src/|\[\d{4}-\d\d-\d\d [\d:.]+\] \[")
-"""Start of the lines that libmpg123 and CTranslate2 print, sometimes by the thousand. These lines are not shown."""
 trainings: dict[Path, subprocess.Popen] = {}
 """Training processes that this server started, by the folder of the run."""
 
@@ -189,10 +186,10 @@ def _end_of(path):
 
 
 def _printed(output) -> str:
-    """Returns the end of a command's output. Omits old states of progress bars, and library messages (`FOREIGN`)."""
+    """Returns the end of a command's output. Omits old states of progress bars."""
     size = os.fstat(output.fileno()).st_size
     text = os.pread(output.fileno(), MOST_READ_BYTES, max(0, size - MOST_READ_BYTES)).decode(errors="replace")
-    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n") if not FOREIGN.match(line)]
+    lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
     return "\n".join(lines).strip()[-MOST_SHOWN_CHARACTERS:]
 
 

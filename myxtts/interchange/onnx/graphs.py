@@ -33,8 +33,7 @@ def build_reading(gpt: GPT, config: ModelConfig, weights: str = FLOAT32) -> Buil
     x = graph.op("Concat", latents, words, graph.op("Gather", gpt.audio_embedding, code) + position, axis=1)
     num_keys, num_queries = mask.length(1), x.length(1)
     query = (graph.count(num_queries) + (num_keys - num_queries)).unsqueeze(1)
-    visible = mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query)
-    bias = graph.op("Where", visible, 0.0, HIDDEN)  # (B, 1, T, P + T)
+    bias = graph.op("Where", mask.unsqueeze(1, 2) & (graph.count(num_keys) <= query), 0.0, HIDDEN)  # (B, 1, T, P + T)
     new = []
     for i, block in enumerate(gpt.blocks):
         keys = graph.input(f"keys_{i}", np.float32, "rows", heads, depth, "past")
@@ -76,8 +75,7 @@ def build_drawing(config: ModelConfig) -> Builder:
     top_k = graph.input("top_k", np.int32, "rows", 1).cast(np.int64)
 
     logits = graph.op("Where", (np.arange(num) == config.start_audio_token)[None], HIDDEN, logits)
-    penalized = graph.op("Where", logits < 0.0, logits * penalty, logits / penalty)
-    logits = graph.op("Where", seen, penalized, logits)
+    logits = graph.op("Where", seen, graph.op("Where", logits < 0.0, logits * penalty, logits / penalty), logits)
     is_greedy = temperature < 1e-6
     # From here to `filtered`, as in `models.gpt.filter_logits`.
     scores = logits / graph.op("Where", is_greedy, 1.0, temperature)

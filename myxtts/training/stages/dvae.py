@@ -101,8 +101,7 @@ class DVAEObjective(Objective):
             "reconstruction": masked_squared_error(output["reconstruction"], batch.mel, frame_mask),
             "commitment": masked_squared_error(output["vectors"], tf.stop_gradient(output["quantized"]), code_mask),
         }
-        vectors = tf.stop_gradient(output["vectors"])
-        return sums, self.network.quantizer.statistics(vectors, output["codes"], code_mask)
+        return sums, self.network.quantizer.statistics(tf.stop_gradient(output["vectors"]), output["codes"], code_mask)
 
     def apply_statistics(self, statistics):
         self.network.quantizer.update(statistics["count"], statistics["sum"])
