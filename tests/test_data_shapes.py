@@ -95,6 +95,7 @@ def pairs(audio_in="emma", texts_in="emma", suffix=".txt", texts=TEXTS):
 
 DATA = {
     "audio without a text": lambda root: audio(root / "more", "xy") or DATA["csv, header, audio beside"](root),
+    "list and text files": lambda root: listed("{n}|{t}", name="metadata.csv")(pairs(".", ".", texts=NAMES)(root)),
     "csv, header, audio beside": listed('{n}.wav,"{t}"', "file,text"),
     "tsv, audio one folder down": listed("{n}.wav\t{t}", "filename\tsentence", "my list.tsv", "recordings"),
     "Excel in German, full paths": listed("{d}/ton/{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton", "utf-8-sig", "\r\n"),
@@ -138,6 +139,7 @@ DATA = {
 
 UNUSED = {
     "many columns": "audio from Ton, text from Wortlaut. Not used: columns Nr, Wer, Note.",
+    "list and text files": "Read as ljspeech. Not used: 6 .txt files with the names of recordings; --format text-files",
     "audio without a text": "Not used: 2 audio files, not among the clips. The first is more/x.wav.",
 }
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")

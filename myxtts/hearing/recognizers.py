@@ -148,8 +148,7 @@ class Whisper:
         text = " ".join(segment.text.strip() for segment in found)
         words = [(float(one.probability), one.word.strip()) for segment in found for one in segment.words or ()]
         word_probability, word = min(words, default=(1.0, ""))
-        mean_log = min((segment.avg_logprob for segment in found), default=0.0)
-        return text, float(np.exp(mean_log)), word, word_probability
+        return text, float(np.exp(min((one.avg_logprob for one in found), default=0.0))), word, word_probability
 
     def words(self, samples: np.ndarray, sample_rate: int, language: str) -> list[Word]:
         """Transcribes `(S,)` samples into words. Their start and end times are accurate to about 0.1 s."""

@@ -137,8 +137,7 @@ class SpeakerEncoder(Layer):
             bands = -(-bands // 2) if group else bands
             for i in range(count):
                 stride = 2 if group and not i else 1
-                block = ResidualBlock(channels, width, stride, dtype=dtype, name=f"group_{group}_block_{i}")
-                self.blocks.append(block)
+                self.blocks.append(ResidualBlock(channels, width, stride, dtype=dtype, name=f"group_{group}_block_{i}"))
                 channels = width
         pooled = bands * channels
         self.pooling = AttentiveStatisticsPooling(pooled, dtype=dtype, name="pooling")

@@ -308,8 +308,7 @@ def _read_zip(path, data):
             with archive.open(entry) as file:
                 while file.read(2**20):
                     pass
-            lengths = struct.unpack("<26xHH", data[entry.header_offset :][:30].tobytes())
-            start = entry.header_offset + 30 + sum(lengths)
+            start = entry.header_offset + 30 + sum(struct.unpack("<26xHH", data[entry.header_offset :][:30].tobytes()))
             return data[start : start + entry.file_size]
 
         def load_storage(dtype, key, num_values):

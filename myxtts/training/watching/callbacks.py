@@ -133,9 +133,8 @@ class MetricsWriter(Callback):
 
     def _add(self, kind, step, figures):
         finite = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-        line = json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float)
         try:
-            append_line(self.path, line)
+            append_line(self.path, json.dumps({**self._stage, "step": step, "kind": kind, **finite}, default=float))
         except OSError as error:
             if not self._has_failed:
                 logger.error("%s cannot be written to: %s. Training continues.", self.path, error.strerror)
