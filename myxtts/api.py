@@ -4,7 +4,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,12 +155,16 @@ def plan(
     gpus = [*(gpu_memory or PLANNED_GPUS_GB)]
     start = start_options(named)
     asked = config = _requested(config, named, start, is_plan=True)
+    if named.get("train_data") and not start.download:  # recordings in a recipe may be on another machine
+        from myxtts.data.corpora import TextsMissing, load_corpus
+
+        with suppress(TextsMissing):  # training transcribes them
+            load_corpus(config.data.train_data, config.data.language, config.data.format, config.data.audio_roots)
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)
     require(min(gpus) > RESERVED_GB, "gpu_memory (--gpu-memory)", f"above {RESERVED_GB:g}", f"{min(gpus):g}")
-    name = config.training.init_from
-    source = _config_of_source(name, named.get("model_size")) if name else None
+    source = _config_of_source(name, named.get("model_size")) if (name := config.training.init_from) else None
     if source:
         from myxtts.runs.setup import with_shape
 

@@ -78,9 +78,8 @@ def list_alone(line):
 
 def kaldi(root, there="{d}", where="audio"):
     audio(root / where)
-    paths = f"utt{{k}} {there}/audio/{{n}}.wav"
-    for name, line in (("wav.scp", paths), ("text", "utt{k} {t}"), ("utt2spk", "utt{k} anna")):
-        text(root / "data" / "train" / name, rows(line.replace("{d}", str(root))))
+    for name, line in (("wav.scp", f"{there}/audio/{{n}}.wav"), ("text", "{t}"), ("utt2spk", "anna")):
+        text(root / "data" / "train" / name, rows(f"utt{{k}} {line}".replace("{d}", str(root))))
     return root / "data"
 
 
@@ -96,6 +95,7 @@ def pairs(audio_in="emma", texts_in="emma", suffix=".txt", texts=TEXTS):
 
 DATA = {
     "audio without a text": lambda root: audio(root / "more", "xy") or DATA["csv, header, audio beside"](root),
+    "list and text files": lambda root: listed("{n}|{t}", name="metadata.csv")(pairs(".", ".", texts=NAMES)(root)),
     "csv, header, audio beside": listed('{n}.wav,"{t}"', "file,text"),
     "tsv, audio one folder down": listed("{n}.wav\t{t}", "filename\tsentence", "my list.tsv", "recordings"),
     "Excel in German, full paths": listed("{d}/ton/{n}.wav;{t}", "Datei;Satz", "Liste.csv", "ton", "utf-8-sig", "\r\n"),
@@ -125,6 +125,8 @@ DATA = {
     "the same without header": two_lists("{n}|{t}", "", ("train.csv", "val.csv"), "wavs"),
     "filelists": two_lists("wavs/{n}.wav|{t}", "", ("filelists/train.txt", "filelists/val.txt"), "wavs"),
     "Kaldi, full paths": kaldi,
+    "Kaldi, the folder above": lambda root: kaldi(root).parent,
+    "Kaldi, the folder above, paths from there": lambda root: kaldi(root, ".").parent,
     "text files": pairs(),
     "wav and txt": pairs("wav", "txt"),
     "audio and texts in Persian folders": pairs("صداها", "متن ها"),
@@ -137,6 +139,7 @@ DATA = {
 
 UNUSED = {
     "many columns": "audio from Ton, text from Wortlaut. Not used: columns Nr, Wer, Note.",
+    "list and text files": "Read as ljspeech. Not used: 6 .txt files with the names of recordings; --format text-files",
     "audio without a text": "Not used: 2 audio files, not among the clips. The first is more/x.wav.",
 }
 SPLIT = ("train.csv and val.csv", "the same without header", "filelists")
@@ -250,10 +253,7 @@ OTHERS = {
     "a folder with a spreadsheet": (recording("a.wav", "ایران.xlsx", "~$ایران.xlsx"), "sub/ایران.xlsx.*CSV UTF-8"),
     "an archive": (lambda at: type(at)(shutil.make_archive(str(at / "set"), "zip", pairs()(at))), "Unpack it"),
     "labels with times": (pairs(suffix=".lab", texts=LABELS), "unreadable text: 6 .* has times and labels"),
-    "a data set on the hub": (
-        lambda root: "hf://datasets/me/mine@v2",
-        "hf://datasets/me/mine@v2 is on the hub. `hf download me/mine --revision v2 --repo-type dataset",
-    ),
+    "the hub": (lambda at: "hf://datasets/me/mine@v2", "mine@v2 is .*me/mine --revision v2 --repo-type dataset"),
     "Parquet": (write("data/train-0.parquet"), "load_dataset(sys.argv[1]).save_to_disk('DIR')\" '{d}/data'`"),
     "a spreadsheet": (file_of(write("list.xlsx"), "list.xlsx"), "CSV UTF-8"),
     "a preset": (lambda root: BASE_FOLDER, "--init-from"),
@@ -293,7 +293,7 @@ def test_other_inputs_are_refused_with_the_command_for_them(shape, tmp_path, cap
     cut = isinstance(refusal.value, TextsMissing)  # then `train` makes a data set of it, and says nothing of this
     assert cut == ("make-dataset" in answer) and (cut or "myxtts train" not in str(refusal.value))
     assert cut or all(part in str(refusal.value) for part in parts)
-    assert plan([str(path), "--model-size", "nano"]) == 2 * (shape in ("nothing", "a data set on the hub"))
+    assert plan([str(path), "--model-size", "nano"]) == 2 * (not cut and "clips given" not in said)
 
 
 def test_audio_beside_a_single_list_is_not_reported_as_unused(tmp_path):

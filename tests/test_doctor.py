@@ -166,17 +166,17 @@ def test_command_reports_clips_and_leakage_and_is_strict_on_request(corpus, tmp_
         return code, capsys.readouterr().out.splitlines()
 
     code, lines = run(corpus.root, "--max-seconds", 4, "--strict", "--language", "en")
-    assert code == 1 and lines[:-1] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
-    assert lines[-1] == f"report on every clip: {report}"
+    assert code == 1 and lines[1:-2] == summarize(inspect_corpus(corpus, ClipLimits(max_seconds=4))).splitlines()
+    train = f"Next:  myxtts train {corpus.root} --language=en --max-seconds=4.0"
+    assert (lines[0], *lines[-2:]) == ("format: ljspeech (metadata.csv)", f"report on every clip: {report}", train)
     with open(report, encoding="utf-8", newline="") as file:
         assert len(list(csv.DictReader(file))) == 14
     code, more = run(corpus.root, "--max-seconds", 4)
-    (note,) = (line for line in more if line not in lines)
+    (note,) = (line for line in more[:-1] if line not in lines)
     assert code == 0 and note.startswith("note: ") and "English (en)" in note and "--language" in note
-    assert run(clean.root, "--strict")[0] == 0
     code, lines = run(clean.root, "--strict", "--validation", other.root)
-    assert code == 1 and lines[-2].startswith("leakage: 1 of 1 ") and lines[-2].endswith(": a (same id)")
-    assert run(clean.root, "--validation", other.root)[0] == 0
+    assert code == 1 and lines[-3].startswith("leakage: 1 of 1 ") and lines[-3].endswith(": a (same id)")
+    assert run(clean.root, "--strict")[0] == run(clean.root, "--validation", other.root)[0] == 0
 
 
 def test_command_keeps_a_file_in_the_place_of_its_report_that_it_did_not_write(tmp_path, monkeypatch, capsys):

@@ -14,7 +14,7 @@ BUDGETS = {
     "bundled": 5,
     "cli": 1050,
     "config": 1398,
-    "data": 3202,
+    "data": 3218,
     "devices": 1014,
     "distributed": 451,
     "hearing": 730,

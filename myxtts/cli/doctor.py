@@ -1,6 +1,8 @@
 """The `myxtts doctor` command, which checks the machine, workers, or (with `data DIR`) the clips of a data set."""
 
 import argparse
+import shlex
+import sys
 from pathlib import Path
 
 from myxtts.cli.arguments import EXAMPLES, OPTIONS, PlainParser, add_options
@@ -48,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     require_output("--json", arguments.json, starts=b'{\n "versions"')
     require(0 <= arguments.seconds <= 3600, "--seconds", "0 to 3600", arguments.seconds, "0 skips the measurement.")
+    from myxtts.data.corpora import load_corpus
     from myxtts.devices.tensorflow_start import filter_native_errors
     from myxtts.runs.machine_report import describe, examine
 
@@ -56,12 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     data, home = {"batch_size": arguments.batch_size}, arguments.checkpoint_dir
     config = config_from_dict({"model": {"size": arguments.model_size}, "data": data, "training": training})
     require(Path(home).is_dir(), "--checkpoint-dir", "an existing folder", home)
-    files = []
-    if arguments.train_data:
-        from myxtts.data.corpora import load_corpus
-
-        files = [clip.wav_path for clip in load_corpus(arguments.train_data).utterances[:400]]
-    found = examine(config, arguments.seconds, home, files)
+    clips = load_corpus(arguments.train_data).utterances[:400] if arguments.train_data else ()
+    found = examine(config, arguments.seconds, home, [clip.wav_path for clip in clips])
     print(describe(found))
     if arguments.json:
         write_json(arguments.json, found)
@@ -74,16 +73,25 @@ def report_data(arguments: argparse.Namespace) -> int:
     low, high = arguments.min_seconds, arguments.max_seconds
     require(0 < low < high, "--min-seconds", "above 0 and below --max-seconds", f"{low:g} and {high:g}")
     from myxtts.data.doctor import ClipLimits, check_data, summarize, write_report
-    from myxtts.utils.commons import progress_bar
+    from myxtts.utils.commons import folded_on_terminal, progress_bar
 
     options = dict(vocabulary=arguments.vocabulary, validation=arguments.validation, format_name=arguments.format)
     options |= dict(language=language_code(arguments.language), audio_roots=arguments.audio_root)
-    limits = ClipLimits(min_seconds=low, max_seconds=high)
     with progress_bar(arguments.folder) as shown:
-        corpus, leakage = check_data(arguments.folder, limits=limits, progress=shown, **options)
-    print(summarize(corpus) + (f"\nleakage: {leakage}" if leakage else ""))
+        corpus, leakage = check_data(arguments.folder, limits=ClipLimits(low, high), progress=shown, **options)
+    lists = ", ".join(corpus.lists[:3]) + ", …" * (len(corpus.lists) > 3)
+    lines = [f"format: {corpus.format}{lists and f' ({lists})'}", summarize(corpus)]
+    lines += [f"leakage: {leakage}"] if leakage else []
     write_report(corpus, arguments.report, "\ufeff")
-    print(f"report on every clip: {printable(arguments.report)}")
+    flags = {"--val-data": arguments.validation, "--vocabulary": arguments.vocabulary, "--format": arguments.format}
+    flags |= {"--language": arguments.language, "--min-seconds": low, "--max-seconds": high}
+    given = [*flags.items(), *(("--audio-root", one) for one in arguments.audio_root)]
+    words = [f"{flag}={value}" for flag, value in given if value and value not in ClipLimits()]
+    after = "Next: correct the clips in this report, and repeat this command."
+    if corpus.utterances and not leakage:
+        after = f"Next:  {printable(shlex.join(['myxtts', 'train', arguments.folder, *words]))}"
+    lines += [f"report on every clip: {printable(arguments.report)}", after]
+    print(folded_on_terminal("\n".join(lines), sys.stdout))
     if not corpus.utterances:
         return 2
     return 1 if arguments.strict and (corpus.rejections or leakage) else 0

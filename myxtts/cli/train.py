@@ -1,7 +1,6 @@
 """The commands `myxtts train` (also `train_main.py`), `plan`, `launch` and `prepare`, which call the Python API."""
 
 import argparse
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -69,8 +68,6 @@ def plan(argv: Sequence[str] | None = None) -> int:
     add_options(parser, OPTIONS["plan"], computed)
     arguments = parser.parse_args(argv)
     require_output("--json", arguments.json, starts=b'{\n "stage"')
-    if recordings := arguments.folder or arguments.train_data:
-        require(os.path.exists(recordings), "--train-data", "a file or a folder", printable(recordings))
     given = {name: getattr(arguments, name) for name in ("clip_seconds", "text_tokens", "gpu_memory", "time")}
     if arguments.time:
         filter_native_errors()

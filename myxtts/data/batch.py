@@ -213,9 +213,8 @@ class BatchOrder:
         self.shapes: list[tuple[int, int]] = []
         """For each bucket, the padded lengths of the audio in samples and of the texts in tokens."""
         for bucket, bound in enumerate(bounds):
-            longest_text = int(tokens[self._bucket <= bucket].max())
             samples = self.fixed_samples or int(bound) * CODE_STRIDE_SAMPLES
-            self.shapes.append((samples, self.fixed_tokens or longest_text))
+            self.shapes.append((samples, self.fixed_tokens or int(tokens[self._bucket <= bucket].max())))
         self.batches_per_epoch = self._in_first_epoch = max(1, len(tokens) // self.batch_size)
         if len(self.start.heard):
             self._in_first_epoch = (len(tokens) - len(np.unique(self.start.heard))) // self.batch_size

@@ -167,9 +167,8 @@ class SpeechDataset:
 def _inspect(config, folder, progress, writes):
     corpus = load_corpus(folder, config.data.language, config.data.format, config.data.audio_roots)
     name = f"inspected_{digest_bytes(str(Path(folder).resolve()).encode(), 4)}.json"
-    cache = Path(config.training.checkpoint_dir, name)
     options = dict(workers=config.data.num_workers, progress=progress, keeps_cache=writes)
-    return inspect_corpus(corpus, clip_limits(config), cache_path=cache, **options)
+    return inspect_corpus(corpus, clip_limits(config), cache_path=Path(config.training.checkpoint_dir, name), **options)
 
 
 def clip_limits(config: XTTSConfig) -> ClipLimits:
@@ -323,9 +322,8 @@ def keep_speakers(folder: Path, clips: Sequence[Utterance]) -> None:
         # If these digests have changed, the stored recording is out of date.
         sources = tuple(f"{clip.id} {digest_file(clip.wav_path)[:12]}" for clip in chosen)
         if name not in known or known[name].sources != sources:
-            samples = np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES]
             encoder = SoundEncoder("flac", MODEL_SAMPLE_RATE, is_open=False)
-            encoder.add(samples)
+            encoder.add(np.concatenate([load_samples(clip.wav_path) for clip in chosen])[:KEPT_SAMPLES])
             missing[name] = encoder.end(), chosen[0].language, sources
     if missing:
         write_speaker_clips(folder, missing)

@@ -22,6 +22,7 @@ from myxtts.audio.files import AUDIO_EXTENSIONS, CONVERT, FFMPEG, MEDIA_EXTENSIO
 from myxtts.config.checks import counted, printable, read_toml, require
 from myxtts.data.corpora.base import Corpus, CorpusFormat, Finding, Place, Reading, Utterance, to_code
 from myxtts.data.corpora.folder import ClipRefused, CorpusError, CorpusFolder, TextsMissing, file_key
+from myxtts.data.corpora.layouts import find_texts
 from myxtts.storage.base_model import EXPORT, KINDS, MODEL, RELEASE, RUNS, SETTINGS, STAGE, TRAINER, kind_of
 from myxtts.storage.speakers import composed
 from myxtts.text.language_guess import guess_language, identify_language
@@ -85,13 +86,15 @@ def load_corpus(
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
         reading.note(f"Your links or paths lead out of the data set; audio is also read from {where}")
     if root.is_dir():  # audio beside a single list may have its text in another list
-        _note_unused_audio(reading, layout)
+        _note_unused_files(reading, layout)
     names = sorted({clip.speaker for clip in reading.utterances}, key=lambda name: (name.casefold(), name))
     for one, other in itertools.pairwise(names):
         if one.casefold() == other.casefold():
             reading.note("", f"{one} and {other}", " are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
-    return Corpus(folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes)
+    return Corpus(
+        folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes, lists=tuple(reading.lists)
+    )
 
 
 def files_beside(recordings: Collection[Path], suffixes: Sequence[str]) -> dict[Path, list[Path]]:
@@ -160,8 +163,8 @@ def _texts_missing(message, root, recordings):
     return CorpusError(f"{printable(str(root))} cannot be decoded without ffmpeg. {FFMPEG}.")
 
 
-def _note_unused_audio(reading, layout):
-    """Adds a note about audio files in the data set that are neither clips nor rejected."""
+def _note_unused_files(reading, layout):
+    """Adds notes about audio files that are neither clips nor rejected, and texts that `text-files` would read."""
     root, known = reading.folder.root, {clip.wav_path for clip in reading.utterances}
     refused = {name for one in reading.rejections for name in (one.id.rpartition("/")[2], Path(one.path or "").name)}
     folders = (root, *reading.folder.walk(root, 3)) if layout != "vctk" else ()  # the unused second microphone of VCTK
@@ -169,6 +172,11 @@ def _note_unused_audio(reading, layout):
     paths = (path for path in paths if path.suffix.lower() in AUDIO_EXTENSIONS and str(path) not in known)
     if unused := [reading.folder.relative(path) for path in paths if not {path.name, path.stem} & refused]:
         reading.note(f"Not used: {counted(len(unused), 'audio file')}, not among the clips. The first is {unused[0]}")
+    audio, texts, suffix = find_texts(reading.folder, root) or (root, root, ".txt")
+    pairs = reading.folder.stems(audio) & reading.folder.stems(texts, (suffix,))
+    if layout != "text-files" and 2 * len(pairs) > len(reading.folder.stems(audio)):
+        files = f"{counted(len(pairs), f'{suffix} file')} with the names of recordings"
+        reading.note(f"Read as {layout}. Not used: {files}; --format text-files reads these instead")
 
 
 def _guess_language(reading):

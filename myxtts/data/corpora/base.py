@@ -65,6 +65,7 @@ class Corpus:
     rejections: tuple[Finding, ...]
     notes: tuple[str, ...]
     warnings: tuple[Finding, ...] = ()
+    lists: tuple[str, ...] = ()  # paths of the lists of clips, relative to `root`
 
     @property
     def given(self) -> int:
@@ -123,13 +124,14 @@ class Reading:
     """State while one data set is read: its files, and the utterances, rejections and notes found so far.
 
     `language` is the default for clips without a language, or empty. If a data set has one folder per speaker,
-    `formats` are tried on each of these folders.
+    `formats` are tried on each of these folders. `lists` are the paths of the lists of clips that were read.
     """
 
     def __init__(self, folder: CorpusFolder, language: str, formats: list[CorpusFormat]):
         self.folder, self.language, self.formats = folder, to_code(language), formats
         self.utterances: list[Utterance] = []
         self.rejections: list[Finding] = []
+        self.lists: list[str] = []
         self._notes: dict[tuple[str, str], list[str]] = {}
         self._first_uses: dict[str, Utterance] = {}
 

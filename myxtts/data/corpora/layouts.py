@@ -2,11 +2,12 @@
 
 import re
 from functools import partial
+from pathlib import Path
 
 from myxtts.config.checks import UserError, needing
 from myxtts.data.corpora import tables
 from myxtts.data.corpora.base import CorpusFormat, Place, Reading, to_code
-from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, is_name
+from myxtts.data.corpora.folder import MAX_TRANSCRIPT_BYTES, ClipRefused, CorpusError, CorpusFolder, is_name
 from myxtts.storage.files import digest_bytes, user_cache, write_whole
 from myxtts.text.languages import LANGUAGES
 
@@ -172,8 +173,7 @@ def read_lists(reading: Reading, place: Place, is_split: bool = False) -> None:
 def _find_lists(reading, place, folder, is_split=False):
     """Returns a folder's lists as `{path: Table}`. Skips `speakers.csv`, reports on clips, unreadable `.txt` and
     `.json` files, and, if `is_split` is true, any other unreadable list."""
-    names = [name for name in reading.folder.files(folder) if name.endswith(_LISTS) and name != "speakers.csv"]
-    named = [folder / name for name in names]
+    named = [folder / one for one in reading.folder.files(folder) if one.endswith(_LISTS) and one != "speakers.csv"]
     if len(named) > _MAX_LISTS:  # many small files are transcripts or metadata of clips
         named = [path for path in named if path.suffix not in (".txt", ".json")]
     found = {}
@@ -204,8 +204,10 @@ def read_kaldi(reading: Reading, place: Place) -> None:
     sources, texts, speakers = pairs(path.name), dict(pairs("text")), dict(pairs("utt2spk"))
     if not sources:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
+    reading.lists.append(folder.relative(path))
     folder.allow_named([source for _, source in sources if source])
-    folder.searched = {*folder.given_roots, place.path}
+    places = place.path, folder.root  # Kaldi is started in the folder of a recipe, such as the one above `data/train/`
+    folder.searched = {*folder.given_roots, *places}
     for number, (key, source) in enumerate(sources, 1):
         with reading.clip(key, number, path):
             if not key or not is_name(key):
@@ -215,21 +217,26 @@ def read_kaldi(reading: Reading, place: Place) -> None:
             if key not in texts:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key]} | ({"speaker": speakers[key]} if key in speakers else {})
-            reading.add(place, cells, number, (place.path,), name=key)
+            reading.add(place, cells, number, places, name=key)
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
     """Reads audio files and text files of the same names, in one folder or in two, such as `wav/` and `txt/`."""
-    folder = reading.folder
-    places = [place.path, *folder.walk(place.path, 1)]
+    if found := find_texts(reading.folder, place.path):
+        audio, texts, suffix = found
+        if audio != texts:
+            reading.note("Audio from ", ", texts from ".join(map(reading.folder.relative, found[:2])))
+        _read_pairs(reading, place, audio, texts, suffix)
+
+
+def find_texts(folder: CorpusFolder, root: Path) -> tuple[Path, Path, str] | None:
+    """Returns a folder of audio files, a folder of text files with the same names, and the suffix of these, or None."""
+    places = [root, *folder.walk(root, 1)]
     heard = {path for path in places if folder.stems(path)}
-    (audio,) = heard if len(heard) == 1 else [place.path]
-    for suffix in (".txt", ".lab"):
-        for texts in (path for path in places if path == place.path or path not in heard):  # other folders are speakers
-            if not folder.stems(audio).isdisjoint(folder.stems(texts, (suffix,))):
-                if audio != texts:
-                    reading.note("Audio from ", f"{folder.relative(audio)}, texts from {folder.relative(texts)}")
-                return _read_pairs(reading, place, audio, texts, suffix)
+    (audio,) = heard if len(heard) == 1 else [root]
+    sides = [path for path in places if path == root or path not in heard]  # other folders are speakers
+    found = ((audio, texts, suffix) for suffix in (".txt", ".lab") for texts in sides)
+    return next((one for one in found if not folder.stems(audio).isdisjoint(folder.stems(one[1], one[2:]))), None)
 
 
 def _read_pairs(reading, place, audio, texts, suffix):
@@ -343,8 +350,10 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> None:
-    """Reads a folder with one subfolder per speaker. Each subfolder may have its own layout."""
-    folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
+    """Reads a folder with one subfolder per speaker. Each subfolder may have its own layout. If there are Kaldi folders
+    two or three levels down, such as `data/train/`, reads the subfolders of the first one's parent instead."""
+    kaldi = (one.parent for one in reading.folder.walk(place.path, 3) if reading.folder.has(one, "wav.scp", "text"))
+    folders = reading.folder.subfolders(next(kaldi, place.path)) if place.path == reading.folder.root else []
     read = partial(reading.read, reading.formats)
     parts = {path.name: path for path in folders}
     if "train" in parts:

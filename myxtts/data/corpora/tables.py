@@ -292,6 +292,7 @@ def read_table(reading: Reading, place: Place, table: Table, left_out: Collectio
         read_as = table.dialect.separator.join({"id": "file", None: "other"}.get(name, name) for name in table.columns)
         taken = f" has no header: its columns are read as {read_as!r}. To choose others, write such a line above them."
         reading.note("", reading.folder.relative(table.path), taken)
+    reading.lists.append(reading.folder.relative(table.path))
     speakers = _read_speakers(reading, table.path.with_name("speakers.csv"))
     for index, line in list(enumerate(lines))[0 if header is None else header + 1 :]:  # comments are above the header
         name = table.name_of(line)

@@ -262,8 +262,7 @@ def _long_text(speaker, synthesizer, random):
     voice = voice or (_normal(random, config.num_latents, config.width), _normal(random, config.speaker_width))
     ids = [speaker.text_ids(piece, language) for piece, _ in found]
     spoken = sum(len(speaker.sentence(one, *voice, number=number)[0]) for number, one in enumerate(ids))
-    pauses = sum(int(pause * speaker.sample_rate) for _, pause in pieces[:-1])
     with redirect_stderr(io.StringIO()) as unread, redirect_stdout(unread):  # hides warnings about meaningless speech
         stream = synthesizer.stream(pieces, Voice(*(part[None] for part in voice)), language, check=False)
-        expected = sum(map(len, stream)) - pauses
+        expected = sum(map(len, stream)) - sum(int(pause * speaker.sample_rate) for _, pause in pieces[:-1])
     yield "a long text, missing audio", max(0.0, 1 - spoken / expected), LACKING

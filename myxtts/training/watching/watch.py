@@ -295,9 +295,8 @@ class Evaluator:
         """
         batches, most = loader.order.batches_per_epoch, self.trainer.config.training.max_validation_batches
         totals, counts, outputs, examined = Counter(), Counter(), [], []
-        positions = np.linspace(0, batches - 1, min(batches, most)).round().astype(int)
         workers, at_once = self.trainer.workers, len(self.trainer.replicas.devices)
-        own = positions[workers.index :: workers.count]
+        own = np.linspace(0, batches - 1, min(batches, most)).round().astype(int)[workers.index :: workers.count]
         for first in range(0, len(own), at_once):
             examined += self._examine([loader(one) for one in own[first : first + at_once]])
         # In the order of the batches, so that sums are rounded as in one process.
