@@ -247,7 +247,7 @@ def _refuse_translation(files, options):
     speech = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in chosen])
     code, probability = options.recognizer.language(speech, soundfile.info(chosen[0]).samplerate, options.language)
     if code[:2] != "en" and probability > _CERTAIN_LANGUAGE:
-        raise UserError(f"{options.recording} sounds like {code}, not like en, the default. Give --language {code}.")
+        raise UserError(f"{options.recording}: it sounds like {code}, not en, the default. Give --language {code}.")
 
 
 def share_alike(text: str, heard: str) -> float:
