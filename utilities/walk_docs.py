@@ -68,7 +68,7 @@ STAND_INS = (
     (r"myxtts push [^\n]+", r"\g<0> --card", "shows the card instead of uploading"),
     (r"(.*)host1:2222,host2:2222 --worker-index 0(.*)", TWO_WORKERS, "two processes instead of two machines"),
     (r"  +#[^\n]*", "", ""),
-    (r"((?:myxtts train|train_main\.py|-- train) [^\n&|]*)", r"\1 --max-steps 4", "few steps"),
+    (r"((?:(?<!Next:  )myxtts train|train_main\.py|-- train) [^\n&|]*)", r"\1 --max-steps 4", "few steps"),
     (r"\b2000\b", "4", "few steps"),
     (r"/tmp/quickstart", "quickstart", ""),
     (r"\b(train_main|utilities/)", rf"{ROOT}/\1", ""),
