@@ -156,10 +156,10 @@ def plan(
     start = start_options(named)
     asked = config = _requested(config, named, start, is_plan=True)
     if named.get("train_data") and not start.download:  # recordings in a recipe may be on another machine
-        from myxtts.data.corpora import TextsMissing, load_corpus
+        from myxtts.data.corpora import TextsMissing, refuse_other_kinds
 
         with suppress(TextsMissing):  # training transcribes them
-            load_corpus(config.data.train_data, config.data.language, config.data.format, config.data.audio_roots)
+            refuse_other_kinds(named["train_data"])  # does not read the clips, which can take a minute
     what, rule = "clip_seconds (--clip-seconds)", f"above 0 and at most {MOST_SECONDS}"
     require(clip_seconds is None or 0 < clip_seconds <= MOST_SECONDS, what, rule, f"{clip_seconds or 0:g}")
     require(text_tokens > 0, "text_tokens (--text-tokens)", "above 0", text_tokens)

@@ -110,8 +110,7 @@ def disturb(wav: tf.Tensor, seed: Any, position: Any, share: tuple[int, int] = (
         curve = tf.exp(0.4 * tf.matmul(weights, curves))[:, :bins]  # at most 3.5 dB each
         shaped = tf.signal.irfft(tf.signal.rfft(wav) * tf.cast(curve, tf.complex64), [size])
         # Not `reduce_mean`, whose rounding depends on the number of rows.
-        power = tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32)
-        return shaped, tf.sqrt(power + 1e-12)
+        return shaped, tf.sqrt(tf.einsum("bs,bs->b", shaped, shaped)[:, None] / tf.cast(size, tf.float32) + 1e-12)
 
     speech, loudness = equalize(wav, numbers[:, 2 : 2 + EQUALIZER_CURVES])
     noise = draw_rows(tf.random.stateless_normal, (rows, size), at, share=share)

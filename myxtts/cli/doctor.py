@@ -84,7 +84,8 @@ def report_data(arguments: argparse.Namespace) -> int:
     lines += [f"leakage: {leakage}"] if leakage else []
     write_report(corpus, arguments.report, "\ufeff")
     flags = {"--val-data": arguments.validation, "--vocabulary": arguments.vocabulary, "--format": arguments.format}
-    flags |= {"--language": arguments.language, "--min-seconds": low, "--max-seconds": high}
+    flags |= {"--language": arguments.language, "--min-seconds": low}
+    flags |= {"--max-seconds": high} if high < ClipLimits().max_seconds else {}  # a model has a limit of its own
     given = [*flags.items(), *(("--audio-root", one) for one in arguments.audio_root)]
     words = [f"{flag}={value}" for flag, value in given if value and value not in ClipLimits()]
     after = "Next: correct the clips in this report, and repeat this command."

@@ -24,7 +24,7 @@ NOISE = (
     r"^E[0-9]{4} .*] Unable to register cu(DNN|FFT|BLAS) factory",
     r"^E[0-9]{4} .*] oneDNN supports DT_[A-Z0-9]+ only on platforms with AVX-512",
     r"^(\[src/libmpg123/|Note: (Illegal Audio-MPEG-Header|Trying to resync|Skipped [0-9]+ bytes)|Warning: Xing stream)",
-    r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+] \[",  # CTranslate2
+    r"^\[[0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]+] \[ctranslate2]",
 )
 """Messages to drop from standard error, as extended regular expressions of `grep -E`."""
 NOISE_WITHOUT_GPU = r"^E[0-9]{4} .*] failed call to cuInit"

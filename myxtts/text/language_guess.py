@@ -95,8 +95,7 @@ def language_to_read(
         return language, note
     found = own
     if note or not own:  # the letters rule `own` out, and several other languages have them
-        scripts = get_language(language).scripts
-        alike = [code for code, one in LANGUAGES.items() if note or one.scripts == scripts]
+        alike = [code for code, one in LANGUAGES.items() if note or one.scripts == get_language(language).scripts]
         found = identify_language([text or ""], {*alike} & {*(among or alike)}, OF_A_SENTENCE)
     if found and (own or found != "en"):
         why = f"which {speaker or 'the model'} speaks" if found == own else "by its words"

@@ -20,11 +20,12 @@ from myxtts.hearing.networks import unit
 from myxtts.hearing.recognizers import Recognizer
 from myxtts.inference.speech import Word
 from myxtts.storage.files import append_line, digest_bytes
+from myxtts.text.languages import LANGUAGES
 
 _STEADY = "its level varies by only {:.1f} dB, like music or noise."
 _DOUBTFUL_CONFIDENCE = 0.5  # geometric mean of token probabilities; Whisper itself rejects results below 0.37
 _DOUBTFUL_WORD = 0.4  # flags 34 % of 90 natural clips; 81 % of the flagged clips have a wrong word (Whisper base)
-_CERTAIN_LANGUAGE = 0.9  # probability; a speaker of VCTK with an accent was taken for Welsh with 0.6
+_CERTAIN_LANGUAGE = 0.95  # probability; a speaker of VCTK with an accent was taken for Welsh with 0.6
 _LEAST_DYNAMICS_DB = 12.0  # sentences of LJSpeech, VCTK and a German corpus have 18 or more
 
 
@@ -244,10 +245,12 @@ def _refuse_translation(files, options):
     if options.language.partition("-")[0] != "en" or not hasattr(options.recognizer, "language"):
         return
     chosen = files[:: max(1, len(files) // 5)][:5]
-    speech = np.concatenate([soundfile.read(file, dtype="float32")[0] for file in chosen])
-    code, probability = options.recognizer.language(speech, soundfile.info(chosen[0]).samplerate, options.language)
+    rate = soundfile.info(chosen[0]).samplerate
+    speech = np.concatenate([soundfile.read(file, 6 * rate, dtype="float32")[0] for file in chosen])
+    code, probability = options.recognizer.language(speech, rate, options.language)
     if code[:2] != "en" and probability > _CERTAIN_LANGUAGE:
-        raise UserError(f"{options.recording}: it sounds like {code}, not en, the default. Give --language {code}.")
+        hint = f" Give --language {code}." * (code in LANGUAGES)
+        raise UserError(f"{options.recording}: the language is en, but it sounds like {code}.{hint}")
 
 
 def share_alike(text: str, heard: str) -> float:

@@ -20,7 +20,7 @@ from myxtts.hearing.networks import SileroModel
 BLOCK_SECONDS = 30
 FRAMES_PER_SECOND = 100
 
-_REPAIR = "ffmpeg may repair it: ffmpeg -i a.mp3 a.wav"
+_REPAIR = "ffmpeg may repair it (ffmpeg -i a.mp3 a.wav); then remove this file"
 # `file:` and the protocol whitelist prevent network connections by file names and playlists.
 _FFMPEG = "ffmpeg -nostdin -v error -protocol_whitelist file,pipe -i file:{} -map 0:a:0 -f au -c:a pcm_f32be -"
 
@@ -74,7 +74,7 @@ class LongAudio:
                     check_peak(self.path, block)
                     yield block
             except soundfile.LibsndfileError as error:
-                raise AudioError(self.path, "damaged", f"decoding failed. {_REPAIR}.") from error
+                raise AudioError(self.path, "damaged", f"{error.error_string} {_REPAIR}.") from error
             # The length of an MP3 without Xing header is an estimate with an error of a few percent.
             if not self._by_ffmpeg and count < 0.95 * file.frames:
                 detail = f"it has {count} of {file.frames} samples per channel. {_REPAIR}."

@@ -140,8 +140,7 @@ def counted_sentences(comparison: Comparison) -> str:
 def notes(comparison: Comparison) -> list[str]:
     """Returns sentences that tell which model is best, and which metrics are unreliable or not available."""
     count = len(comparison.sentences)
-    few = f"Only {counted(count, 'sentence')}, too few to compare models. Use 30 (--data, --texts)."
-    found = [few] * (count < FEW)
+    found = [f"Only {counted(count, 'sentence')}, too few to compare models. Use 30 (--data, --texts)."] * (count < FEW)
     found += [f"{name} is left out: {why}" for name, why in comparison.left_out.items()]
     if best := comparison.best():
         rows, why = best

@@ -81,6 +81,12 @@ def load_corpus(
         inner = reading.folder.subfolders(folder)
         if len(inner) == 1 and root.is_dir() and not reading.folder.files(folder):
             return load_corpus(inner[0], language, format_name, audio_roots)
+        below = reading.folder.walk(folder, 3) if root.is_dir() else ()  # such as a recipe with `data/train/`
+        kaldi = {str(one.parent) for one in below if reading.folder.has(one, "wav.scp", "text")} - {str(folder)}
+        if len(kaldi) == 1:
+            return load_corpus(*kaldi, language, format_name, (*audio_roots, folder))  # paths relative to the recipe
+        if kaldi:
+            raise CorpusError(f"{root} has several data sets. Give one of: {', '.join(map(printable, sorted(kaldi)))}.")
         raise _nothing_found(place, chosen)
     if linked := sorted(reading.folder.linked):
         where = ", ".join(printable(str(path)) for path in linked[:3]) + (", …" if linked[3:] else "")
@@ -92,9 +98,8 @@ def load_corpus(
         if one.casefold() == other.casefold():
             reading.note("", f"{one} and {other}", " are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
-    return Corpus(
-        folder, layout, tuple(reading.utterances), tuple(reading.rejections), reading.notes, lists=tuple(reading.lists)
-    )
+    found = tuple(reading.utterances), tuple(reading.rejections), reading.notes
+    return Corpus(folder, layout, *found, lists=tuple(reading.lists))
 
 
 def files_beside(recordings: Collection[Path], suffixes: Sequence[str]) -> dict[Path, list[Path]]:

@@ -206,8 +206,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
         raise CorpusError(f"{path} is empty: no clips. Write one line 'utterance path' per clip.")
     reading.lists.append(folder.relative(path))
     folder.allow_named([source for _, source in sources if source])
-    places = place.path, folder.root  # Kaldi is started in the folder of a recipe, such as the one above `data/train/`
-    folder.searched = {*folder.given_roots, *places}
+    folder.searched = {*folder.given_roots, place.path}
     for number, (key, source) in enumerate(sources, 1):
         with reading.clip(key, number, path):
             if not key or not is_name(key):
@@ -217,7 +216,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
             if key not in texts:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key]} | ({"speaker": speakers[key]} if key in speakers else {})
-            reading.add(place, cells, number, places, name=key)
+            reading.add(place, cells, number, (place.path,), name=key)
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
@@ -350,10 +349,8 @@ def read_m_ailabs(reading: Reading, place: Place) -> None:
 
 
 def read_speaker_folders(reading: Reading, place: Place) -> None:
-    """Reads a folder with one subfolder per speaker. Each subfolder may have its own layout. If there are Kaldi folders
-    two or three levels down, such as `data/train/`, reads the subfolders of the first one's parent instead."""
-    kaldi = (one.parent for one in reading.folder.walk(place.path, 3) if reading.folder.has(one, "wav.scp", "text"))
-    folders = reading.folder.subfolders(next(kaldi, place.path)) if place.path == reading.folder.root else []
+    """Reads a folder with one subfolder per speaker. Each subfolder may have its own layout."""
+    folders = reading.folder.subfolders(place.path) if place.path == reading.folder.root else []
     read = partial(reading.read, reading.formats)
     parts = {path.name: path for path in folders}
     if "train" in parts:
