@@ -216,7 +216,7 @@ def read_kaldi(reading: Reading, place: Place) -> None:
             if key not in texts:
                 raise ClipRefused("no text", "The file text has no line for this utterance.")
             cells = {"id": source, "text": texts[key]} | ({"speaker": speakers[key]} if key in speakers else {})
-            reading.add(place, cells, number, (place.path,), name=key)
+            reading.add(place, cells, number, (place.path, folder.root), name=key)
 
 
 def read_text_files(reading: Reading, place: Place) -> None:
