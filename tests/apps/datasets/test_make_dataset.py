@@ -227,7 +227,7 @@ def test_resumed_run_reuses_recognizer_results(planted, tmp_path):
 class Scores(Counts):
     """A recognizer that hears German, and is unsure of every second clip."""
 
-    language = lambda self, *audio: ("de", 0.95)
+    language = lambda self, *audio: ("de", 0.97)
 
     def scored(self, *audio):
         return self(*audio), 0.9, "some", 0.9 if self.calls % 2 else 0.19 - self.calls / 1000
