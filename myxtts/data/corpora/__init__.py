@@ -84,7 +84,7 @@ def load_corpus(
         below = reading.folder.walk(folder, 3) if root.is_dir() else ()  # such as a recipe with `data/train/`
         kaldi = {str(one.parent) for one in below if reading.folder.has(one, "wav.scp", "text")} - {str(folder)}
         if len(kaldi) == 1:
-            return load_corpus(*kaldi, language, format_name, (*audio_roots, folder))  # paths relative to the recipe
+            return load_corpus(kaldi.pop(), language, format_name, (*audio_roots, folder))  # paths relative to the recipe
         if kaldi:
             raise CorpusError(f"{root} has several data sets. Give one of: {', '.join(map(printable, sorted(kaldi)))}.")
         raise _nothing_found(place, chosen)
@@ -98,8 +98,8 @@ def load_corpus(
         if one.casefold() == other.casefold():
             reading.note("", f"{one} and {other}", " are read as two speakers. If they are one person, write one name.")
     _guess_language(reading)
-    found = tuple(reading.utterances), tuple(reading.rejections), reading.notes
-    return Corpus(folder, layout, *found, lists=tuple(reading.lists))
+    clips, refused = tuple(reading.utterances), tuple(reading.rejections)
+    return Corpus(folder, layout, clips, refused, reading.notes, lists=tuple(reading.lists))
 
 
 def files_beside(recordings: Collection[Path], suffixes: Sequence[str]) -> dict[Path, list[Path]]:
