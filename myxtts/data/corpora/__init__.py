@@ -84,7 +84,7 @@ def load_corpus(
         below = reading.folder.walk(folder, 3) if root.is_dir() else ()  # such as a recipe with `data/train/`
         kaldi = {str(one.parent) for one in below if reading.folder.has(one, "wav.scp", "text")} - {str(folder)}
         if len(kaldi) == 1:
-            return load_corpus(kaldi.pop(), language, format_name, (*audio_roots, folder))  # paths relative to the recipe
+            return load_corpus(kaldi.pop(), language, format_name, (*audio_roots, folder))  # for relative paths
         if kaldi:
             raise CorpusError(f"{root} has several data sets. Give one of: {', '.join(map(printable, sorted(kaldi)))}.")
         raise _nothing_found(place, chosen)
